@@ -1,0 +1,216 @@
+"""Every error the project raises on purpose, as one tree.
+
+    TeaAgentError
+    ├── ConfigError                 the configuration cannot be used
+    ├── InvalidMessage              a message that can never be accepted
+    ├── BusFull                     the inbox is at its limit; send again later
+    ├── ExternalIdConflict          a known external id with another body
+    ├── StoreError
+    │   ├── HomeLocked              another process holds the home
+    │   ├── StoreDamaged            the database file is not readable
+    │   ├── StoreTooNew             written by a later version
+    │   ├── StoreUnavailable        disk full, read-only or failing
+    │   └── TurnEnded               the turn was closed by someone else
+    ├── DirectTurnDeadlock          a direct turn that would wait for itself
+    ├── TooManyParked               too many turns are waiting already
+    ├── ShuttingDown                the daemon takes no new work
+    ├── ProviderError               what a model server answered instead of a reply
+    │   ├── ContextOverflow
+    │   ├── AuthenticationFailed
+    │   ├── RateLimited
+    │   ├── ProviderUnavailable     transient: worth another try
+    │   └── RequestRefused          fatal: the same request will fail again
+    ├── ToolError                   a tool's failure, told to the model
+    │   └── ToolValidationError     a decision or its arguments cannot be understood
+    └── DeliveryError               what a channel answered instead of a receipt
+        ├── DeliveryRefused         permanent
+        ├── DeliveryDelayed         not sent; try again after a wait
+        └── DeliveryUnknown         may or may not have been sent
+
+An error carries its data as attributes and words itself; what a person reads says what
+happened, what was kept and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from teaagentd.types import Attempt
+
+
+class TeaAgentError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(TeaAgentError):
+    """The configuration cannot be used. The message names the file, key and mend."""
+
+
+class InvalidMessage(TeaAgentError):
+    """A message that can never be accepted; `field` is the field at fault."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class BusFull(TeaAgentError):
+    """The inbox holds `limit` unanswered messages. Nothing was kept; send it again later."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the inbox is full ({limit} messages are waiting); this message was not kept, "
+            "send it again later or raise bus.max_pending"
+        )
+        self.limit = limit
+
+
+class ExternalIdConflict(TeaAgentError):
+    """`external_id` was accepted before with another body. The first one stays."""
+
+    def __init__(self, external_id: str, message_id: int) -> None:
+        super().__init__(
+            f"external id {external_id!r} was already accepted with other content as message "
+            f"{message_id}; that one was kept, send the new text under a new id"
+        )
+        self.external_id = external_id
+        self.message_id = message_id
+
+
+class StoreError(TeaAgentError):
+    """The store cannot do what was asked."""
+
+
+class HomeLocked(StoreError):
+    """Another living process holds the lock of this home; `holder` describes it."""
+
+    def __init__(self, home: str, holder: str) -> None:
+        super().__init__(
+            f"{home} is in use by {holder}; nothing was changed. Stop that process "
+            "(`teaagentd stop`) or choose another home with --home"
+        )
+        self.home = home
+        self.holder = holder
+
+
+class StoreDamaged(StoreError):
+    """The database file cannot be read as one; it was left or kept aside, never overwritten."""
+
+
+class StoreTooNew(StoreError):
+    """The database was written by a later version of the program."""
+
+
+class StoreUnavailable(StoreError):
+    """The disk is full, read-only or failing; the transaction was not kept."""
+
+
+class TurnEnded(StoreError):
+    """The turn is no longer running in the store: stopped, or its session begun anew."""
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(f"turn {turn_id} has ended; what came after was not kept")
+        self.turn_id = turn_id
+
+
+class DirectTurnDeadlock(TeaAgentError):
+    """A direct turn on `key` would wait for the turn that asks for it."""
+
+    def __init__(self, key: str, ring: Sequence[str]) -> None:
+        path = " → ".join(ring)
+        super().__init__(f"a direct turn on {key} would wait for itself ({path})")
+        self.key = key
+        self.ring = tuple(ring)
+
+
+class TooManyParked(TeaAgentError):
+    """`limit` turns already wait without a slot; this one may not join them."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} turns are waiting already; try again when one has gone on")
+        self.limit = limit
+
+
+class ShuttingDown(TeaAgentError):
+    """The daemon is draining and takes no new direct turn."""
+
+    def __init__(self) -> None:
+        super().__init__("the daemon is shutting down and takes no new direct turn")
+
+
+class ProviderError(TeaAgentError):
+    """What a model server answered instead of a reply.
+
+    `attempts` are the requests that were made for it, for the books. `streamed` says
+    whether some text had already been handed to `on_chunk`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str = "",
+        status: int | None = None,
+        attempts: Sequence[Attempt] = (),
+        streamed: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.provider = provider
+        self.status = status
+        self.attempts = tuple(attempts)
+        self.streamed = streamed
+
+
+class ContextOverflow(ProviderError):
+    """The request does not fit the model's window; `limit_tokens` if the server said it."""
+
+    limit_tokens: int | None = None
+
+
+class AuthenticationFailed(ProviderError):
+    """The key is missing, wrong or not allowed to use this model."""
+
+
+class RateLimited(ProviderError):
+    """Too many requests or tokens; `retry_after_s` is the floor that the server gave, or None."""
+
+    retry_after_s: float | None = None
+
+
+class ProviderUnavailable(ProviderError):
+    """A passing failure: network, overload, a stalled or broken stream."""
+
+
+class RequestRefused(ProviderError):
+    """The server will refuse this request every time."""
+
+
+class ToolError(TeaAgentError):
+    """A tool failed; the text is given to the model as the call's result."""
+
+
+class ToolValidationError(ToolError):
+    """A decision or a call's arguments cannot be understood or are not allowed by the schema."""
+
+
+class DeliveryError(TeaAgentError):
+    """What a channel answered instead of a receipt."""
+
+
+class DeliveryRefused(DeliveryError):
+    """A permanent refusal: the same part to the same chat will never be taken."""
+
+
+class DeliveryDelayed(DeliveryError):
+    """Not sent. Try again after `wait_s` seconds (None: after the dispatcher's backoff)."""
+
+    def __init__(self, message: str, *, wait_s: float | None = None) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+
+class DeliveryUnknown(DeliveryError):
+    """The part may or may not have been sent."""

@@ -1,0 +1,136 @@
+"""What the store's commit points take and return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from teaagentd.types import (
+    Address,
+    InboxRow,
+    LLMMessage,
+    OutboundMessage,
+    SessionKey,
+    TurnOrigin,
+)
+
+NoteRenderer = Callable[[InboxRow], str | None]
+"""Renders the note beside one claimed row. Runs inside the transaction: pure and quick."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accepted:
+    """T0. `duplicate`: the same external id with the same body was accepted before, as `id`."""
+
+    id: int
+    session_key: SessionKey
+    duplicate: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewTurn:
+    """What T1 is told. A bus turn claims rows; any other brings its own `opening` message."""
+
+    id: str
+    key: SessionKey
+    origin: TurnOrigin
+    opening: LLMMessage | None = None
+    deliver_to: Address | None = None
+    parent_turn_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begun:
+    """A turn that runs: the whole live history of its session, claimed rows last."""
+
+    turn_id: str
+    key: SessionKey
+    origin: TurnOrigin
+    generation: int
+    attempt: int
+    history: tuple[LLMMessage, ...]
+    claimed: tuple[InboxRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Folded:
+    """T4: the claimed rows as transcript messages, and what was delivered before them."""
+
+    messages: tuple[LLMMessage, ...]
+    claimed: tuple[InboxRow, ...]
+    outbound: tuple[OutboundMessage, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Closed:
+    """T5: the turn is over. `outbound` holds one text for each distinct address."""
+
+    outbound: tuple[OutboundMessage, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningTurn:
+    """A turn that the store holds as running, as found at start. `parked` after a planned
+    shutdown."""
+
+    id: str
+    key: SessionKey
+    origin: TurnOrigin
+    attempt: int
+    parked: bool
+
+
+CommandEffect = Literal["none", "stop", "new"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandOutcome:
+    """What a command found and did, for its reply's wording."""
+
+    stopped_turn_id: str | None
+    stopped_waiting: int
+    """Messages that had not begun and were closed by the stop."""
+    still_pending: int
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commanded:
+    """T7. `outcome` is None for a duplicate, whose effect was had before."""
+
+    id: int | None
+    duplicate: bool
+    outcome: CommandOutcome | None
+    outbound: tuple[OutboundMessage, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PendingKey:
+    """A session with accepted messages that no turn has claimed."""
+
+    key: SessionKey
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Depths:
+    """How full the queues are; ages in milliseconds, None when empty."""
+
+    inbox: int
+    inbox_oldest_ms: int | None
+    outbox: int
+    outbox_oldest_ms: int | None
+    dead_rows: int
+    dead_letters: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeadRow:
+    """An accepted message whose turn failed for good; it can be retried."""
+
+    id: int
+    key: SessionKey
+    turn_id: str | None
+    accepted_at: int
+    content: str

@@ -1,0 +1,273 @@
+"""The values that travel between the parts: frozen, keyword-only, without behaviour of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, TypeAlias
+from urllib.parse import quote, unquote
+
+Json: TypeAlias = "Mapping[str, Json] | list[Json] | str | int | float | bool | None"
+JsonObject: TypeAlias = Mapping[str, Json]
+
+DEFAULT_CHANNEL = "api"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Address:
+    """A place where a reply can be read: one chat of one channel."""
+
+    channel: str
+    chat_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionKey:
+    """The name of one conversation. Its text form is `<channel>:<chat id>`, and reversible:
+    `%` and `:` in the channel's name are percent-encoded, the chat id stands as it is."""
+
+    channel: str
+    chat_id: str
+
+    def __str__(self) -> str:
+        return f"{quote(self.channel, safe=' /@+,;=!$&()*')}:{self.chat_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> SessionKey:
+        """The key that `text` names; without a colon it is a chat of the default channel."""
+        channel, colon, chat_id = text.partition(":")
+        if not colon:
+            return cls(channel=DEFAULT_CHANNEL, chat_id=text)
+        return cls(channel=unquote(channel), chat_id=chat_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attachment:
+    """A file that came with a message; it is on disk and synced before the message is accepted."""
+
+    path: str
+    media_type: str
+    name: str
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InboundMessage:
+    """What a channel publishes. `session_key` defaults to the chat itself."""
+
+    channel: str
+    chat_id: str
+    content: str
+    sender_id: str | None = None
+    external_id: str | None = None
+    attachments: tuple[Attachment, ...] = ()
+    session_key: SessionKey | None = None
+
+    @property
+    def key(self) -> SessionKey:
+        return self.session_key or SessionKey(channel=self.channel, chat_id=self.chat_id)
+
+    @property
+    def address(self) -> Address:
+        return Address(channel=self.channel, chat_id=self.chat_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InboxRow:
+    """An accepted message: the inbound one with its id and time of acceptance."""
+
+    id: int
+    message: InboundMessage
+    accepted_at: int
+    """Milliseconds since the epoch, UTC."""
+
+
+OutboundKind = Literal["final", "interim", "notice"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboundMessage:
+    """One text in the outbox. `message_ids` are the accepted messages that it answers."""
+
+    id: int
+    address: Address
+    session_key: SessionKey
+    turn_id: str | None
+    kind: OutboundKind
+    message_ids: tuple[int, ...]
+    content: str
+    created_at: int
+    """Milliseconds since the epoch, UTC."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A piece of an outbound message that a channel carries in one send."""
+
+    outbound_id: int
+    index: int
+    address: Address
+    content: str
+    idempotency_key: str
+    possible_repeat: bool = False
+    """The outcome of an earlier send is unknown: this may be its second copy, and is marked so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receipt:
+    """A channel's word that a part was taken; `external_id` is the channel's name for it."""
+
+    external_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """One call that the model asks for. With `problem` set the arguments could not be read
+    (cut off, not an object): it is never executed, and the problem is its result."""
+
+    id: str
+    name: str
+    arguments: JsonObject
+    problem: str | None = None
+
+
+ToolStatus = Literal["ok", "error", "timeout", "interrupted", "not_run", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolResult:
+    """What one call came to; `content` is the text that the model reads."""
+
+    call_id: str
+    name: str
+    content: str
+    status: ToolStatus = "ok"
+
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LLMMessage:
+    """One message of a transcript or a request."""
+
+    role: Role
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    """The tool's name, on a `tool` message."""
+    note: str | None = None
+    """On a `user` message: what was rendered once beside it (time, channel, memories). It is
+    sent before the content, never exported."""
+    raw: str | None = None
+    """On an `assistant` message of the `json` dialect: the reply as the model wrote it."""
+    reasoning: str | None = None
+    model: str | None = None
+    attachments: tuple[Attachment, ...] = ()
+    id: int | None = None
+    """The row in the transcript, when it has one."""
+    inbox_id: int | None = None
+
+
+class Effect(StrEnum):
+    """What a tool can do to the world; approval policies are written against it."""
+
+    NONE = "none"
+    READ = "read"
+    WRITE = "write"
+    EXECUTE = "execute"
+    NETWORK = "network"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolSpec:
+    """What a model is told of a tool. `parameters` is a JSON Schema object."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    effects: frozenset[Effect] = frozenset({Effect.NONE})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """Tokens of one request; `input_tokens` includes the cached ones. None is unknown, not zero."""
+
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One request to a provider, as it is booked."""
+
+    provider: str
+    model: str
+    purpose: str
+    usage: Usage | None
+    error: str | None
+    started_at: int
+    """Milliseconds since the epoch, UTC."""
+    duration_ms: int
+
+
+ToolChoice = Literal["auto", "none"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LLMRequest:
+    """One request for a completion. `messages` are legal (see `transcript.legal`)."""
+
+    messages: tuple[LLMMessage, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    response_schema: JsonObject | None = None
+    """A JSON Schema that constrains the reply, on servers that can."""
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    purpose: str = "turn"
+    cache_key: str | None = None
+    """The session, for servers that route by it to keep a prefix cached."""
+
+
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LLMResponse:
+    """A provider's whole answer, normalised."""
+
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    finish_reason: FinishReason = "stop"
+    usage: Usage = field(default_factory=Usage)
+    provider: str = ""
+    model: str = ""
+    attempts: tuple[Attempt, ...] = ()
+
+
+class Phase(StrEnum):
+    """What a turn is busy with; front-ends map these onto whatever they draw."""
+
+    CONTEXT = "context"
+    THINKING = "thinking"
+    TOOL = "tool"
+    COMPACTING = "compacting"
+    STEERING = "steering"
+    WAITING = "waiting"
+    NOTICE = "notice"
+    DONE = "done"
+
+
+TurnOrigin = Literal["bus", "direct", "cron", "job", "child", "ephemeral"]
+
+TurnOutcome = Literal[
+    "answered", "stopped", "failed", "limit", "timeout", "interrupted", "superseded"
+]
+"""`superseded`: closed by `/new`; `interrupted`: its caller is gone or the daemon was restarted."""
