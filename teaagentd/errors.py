@@ -14,6 +14,7 @@
     ├── DirectTurnDeadlock          a direct turn that would wait for itself
     ├── TooManyParked               too many turns are waiting already
     ├── ShuttingDown                the daemon takes no new work
+    ├── TurnNotAnswered             a direct turn ended otherwise than with an answer
     ├── ProviderError               what a model server answered instead of a reply
     │   ├── ContextOverflow
     │   ├── AuthenticationFailed
@@ -21,7 +22,8 @@
     │   ├── ProviderUnavailable     transient: worth another try
     │   └── RequestRefused          fatal: the same request will fail again
     ├── ToolError                   a tool's failure, told to the model
-    │   └── ToolValidationError     a decision or its arguments cannot be understood
+    │   ├── ToolValidationError     a decision or its arguments cannot be understood
+    │   └── FatalToolError          the run must not go on after it
     └── DeliveryError               what a channel answered instead of a receipt
         ├── DeliveryRefused         permanent
         ├── DeliveryDelayed         not sent; try again after a wait
@@ -141,6 +143,15 @@ class ShuttingDown(TeaAgentError):
         super().__init__("the daemon is shutting down and takes no new direct turn")
 
 
+class TurnNotAnswered(TeaAgentError):
+    """A direct turn ended with `outcome` instead of an answer; `text` says what happened."""
+
+    def __init__(self, outcome: str, text: str) -> None:
+        super().__init__(text)
+        self.outcome = outcome
+        self.text = text
+
+
 class ProviderError(TeaAgentError):
     """What a model server answered instead of a reply.
 
@@ -194,6 +205,11 @@ class ToolError(TeaAgentError):
 
 class ToolValidationError(ToolError):
     """A decision or a call's arguments cannot be understood or are not allowed by the schema."""
+
+
+class FatalToolError(ToolError):
+    """A tool failed so that the run must not go on. The other calls of the same decision still
+    get their results; then the run ends with this text."""
 
 
 class DeliveryError(TeaAgentError):

@@ -147,3 +147,23 @@ def estimate_request_tokens(messages: Iterable[LLMMessage], tools: Iterable[Tool
     for tool in tools:
         total += 16 + estimate_tokens(tool.name + tool.description + str(tool.parameters))
     return total
+
+
+_BRACKETS = str.maketrans(
+    {
+        **dict.fromkeys("[［【〔〚⁅⟦❲", "("),
+        **dict.fromkeys("]］】〕〛⁆⟧❳", ")"),
+    }
+)
+_ENTITY = re.compile(r"&(?=#?\w{1,31};)")
+
+
+def one_line(text: str, limit: int) -> str:
+    """`text` as a value inside a bracketed line that it can neither end nor forge: one line,
+    without square brackets of any script, entities or invisible characters, and at most
+    `limit` characters long."""
+    text = " ".join(clean_text(text).split()).translate(_BRACKETS)
+    text = _ENTITY.sub("&amp;", text)
+    if not text.isprintable():
+        text = "".join(character for character in text if character.isprintable())
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"

@@ -13,6 +13,8 @@ from teaagentd.types import (
     OutboundMessage,
     SessionKey,
     TurnOrigin,
+    TurnOutcome,
+    Usage,
 )
 
 NoteRenderer = Callable[[InboxRow], str | None]
@@ -51,6 +53,8 @@ class Begun:
     attempt: int
     history: tuple[LLMMessage, ...]
     claimed: tuple[InboxRow, ...]
+    outbound: tuple[OutboundMessage, ...] = ()
+    """The notices that a resumption told its people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,3 +138,60 @@ class DeadRow:
     turn_id: str | None
     accepted_at: int
     content: str
+
+
+PartState = Literal["pending", "sending", "sent"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LetterPart:
+    """One frozen part of a letter. `repeats` counts sends after one of unknown outcome."""
+
+    index: int
+    content: str
+    state: PartState
+    repeats: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Letter:
+    """An outbound message that its channel has not taken whole; `parts` is empty until frozen."""
+
+    outbound: OutboundMessage
+    parts: tuple[LetterPart, ...]
+    not_before: int
+    """Milliseconds since the epoch, UTC; 0 for at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionRecord:
+    """One session as a list shows it."""
+
+    key: SessionKey
+    generation: int
+    created_at: int
+    active_at: int
+    """When its transcript last grew, or its first message came."""
+    messages: int
+    """In its live history, that is, since the last `/new`."""
+    pending: int
+    running_turn_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnRecord:
+    """One turn as the books have it. `outcome` and `ended_at` are None while it runs."""
+
+    id: str
+    key: SessionKey
+    origin: TurnOrigin
+    parent_turn_id: str | None
+    outcome: TurnOutcome | None
+    attempt: int
+    parked: bool
+    started_at: int
+    ended_at: int | None
+    requests: int
+    """Attempts booked to it."""
+    usage: Usage
+    """Their sum; None where one of them is unknown."""

@@ -1,0 +1,306 @@
+"""ModelDecisionEngine: one decision from the model, with its repairs, retries and books."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import anyio
+import stamina
+import structlog
+
+from teaagentd.abc import Clock, LLMAdapter, SystemClock, Watcher
+from teaagentd.agent.decisions import FinalAnswer, ToolCalls, is_blank, normalise_calls
+from teaagentd.agent.dialects import (
+    Ask,
+    Dialect,
+    DialectName,
+    JsonDialect,
+    NativeDialect,
+    invalid_decision,
+    plain_text_fallback,
+)
+from teaagentd.agent.toolbox import ToolRegistry
+from teaagentd.errors import (
+    ProviderError,
+    ProviderUnavailable,
+    RateLimited,
+    RequestRefused,
+    ToolValidationError,
+)
+from teaagentd.transcript import clean_text
+from teaagentd.types import (
+    Attempt,
+    FinishReason,
+    LLMMessage,
+    LLMRequest,
+    LLMResponse,
+    Phase,
+    ToolCall,
+    Usage,
+)
+
+log = structlog.get_logger()
+
+
+class Unwatched:
+    """A `Watcher` for runs that nobody looks at."""
+
+    def phase(self, phase: str, detail: str = "") -> None: ...
+
+    def delta(self, text: str) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryPolicy:
+    """How a request that failed in passing is tried again. Waits grow from `wait_s` by doubling
+    and are spread by `jitter_s`; what the server asks for is a floor. A wait longer than
+    `max_wait_s`, or beyond the deadline of the surrounding cancel scopes, is not begun."""
+
+    attempts: int = 3
+    wait_s: float = 0.5
+    jitter_s: float = 0.5
+    max_wait_s: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """One decision. `message` is the assistant message that holds it, `attempts` every request
+    made for it, `usages` one for each reply that came."""
+
+    decision: FinalAnswer | ToolCalls
+    message: LLMMessage
+    attempts: tuple[Attempt, ...]
+    usages: tuple[Usage, ...]
+    finish_reason: FinishReason = "stop"
+
+
+class _Show:
+    """Hands deltas on, and voids what it has shown."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._shown = False
+
+    def __call__(self, text: str) -> None:
+        self._shown = True
+        self._watcher.delta(text)
+
+    def void(self) -> None:
+        if self._shown:
+            self._shown = False
+            self._watcher.reset()
+
+
+class ModelDecisionEngine:
+    """Asks one adapter for decisions; serves many runs at once and keeps nothing between them.
+
+    An unreadable `json` reply is asked for again at most `max_parse_retries` times; then what
+    it says in plain words counts, or else the sentinel of `invalid_decision`. A passing failure
+    is tried again by `retry`. Text shown for a reply that is then void is voided with
+    `watcher.reset()` before the next request, and before an error is raised.
+    """
+
+    def __init__(
+        self,
+        *,
+        adapter: LLMAdapter,
+        registry: ToolRegistry,
+        dialect: DialectName | Literal["auto"] = "auto",
+        json_dialect: JsonDialect | None = None,
+        max_parse_retries: int = 2,
+        retry: RetryPolicy | None = None,
+        max_output_tokens: int | None = None,
+        temperature: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.adapter = adapter
+        self.max_parse_retries = max_parse_retries
+        self._registry = registry
+        self._dialect = dialect
+        self._json = json_dialect or JsonDialect()
+        self._retry = retry or RetryPolicy()
+        self._max_output_tokens = max_output_tokens
+        self._temperature = temperature
+        self._clock = clock or SystemClock()
+
+    def dialect(self) -> Dialect:
+        """The dialect in use now; `auto` follows what the adapter can do."""
+        native = self.adapter.native_tools if self._dialect == "auto" else self._dialect == "native"
+        return NativeDialect() if native else self._json
+
+    async def decide(
+        self,
+        *,
+        system: str,
+        history: Sequence[LLMMessage],
+        watcher: Watcher | None = None,
+        answer_only: bool = False,
+        cache_key: str | None = None,
+        purpose: str = "turn",
+    ) -> Decided:
+        """The next decision about `history`. With `answer_only` it is a `FinalAnswer`.
+
+        Its content may be blank. Raises a `ProviderError` whose `attempts` are all that were
+        made here; cancellation ends the open request.
+        """
+        watcher = watcher or Unwatched()
+        dialect = self.dialect()
+        ask = Ask(
+            system=clean_text(system),
+            history=history,
+            tools=self._registry.specs,
+            answer_only=answer_only,
+        )
+        attempts: list[Attempt] = []
+        usages: list[Usage] = []
+        show = _Show(watcher)
+        for tried in range(self.max_parse_retries + 1):
+            request = replace(
+                dialect.request(ask),
+                max_output_tokens=self._max_output_tokens,
+                temperature=self._temperature,
+                cache_key=cache_key,
+                purpose=purpose,
+            )
+            response = await self._complete(request, dialect, show, watcher, attempts)
+            usages.append(response.usage)
+            try:
+                decision = dialect.read(response, ask)
+                break
+            except ToolValidationError as error:
+                log.info("decision_unreadable", tried=tried + 1, problem=str(error))
+                show.void()
+                ask = replace(ask, history=(*ask.history, *dialect.repair(response, str(error))))
+        else:
+            decision = plain_text_fallback(response.content) or invalid_decision()
+            log.warning("decision_fallback", kind=decision.metadata["decision_fallback"])
+        if isinstance(decision, ToolCalls):
+            decision = replace(decision, calls=_runnable(decision.calls, response, history))
+        elif is_blank(decision.content):
+            show.void()
+        return Decided(
+            decision=decision,
+            message=dialect.message(response, decision),
+            attempts=tuple(attempts),
+            usages=tuple(usages),
+            finish_reason=response.finish_reason,
+        )
+
+    async def _complete(
+        self,
+        request: LLMRequest,
+        dialect: Dialect,
+        show: _Show,
+        watcher: Watcher,
+        attempts: list[Attempt],
+    ) -> LLMResponse:
+        """One reply, tried again while it fails in passing."""
+        policy = self._retry
+        next_wait_s = 0.0
+
+        def backoff(error: Exception) -> bool | float:
+            if not isinstance(error, ProviderUnavailable | RateLimited):
+                return False
+            floor_s = error.retry_after_s if isinstance(error, RateLimited) else None
+            wait_s = max(next_wait_s + policy.jitter_s, floor_s or 0.0)
+            if wait_s > policy.max_wait_s:
+                return False
+            if anyio.current_time() + wait_s >= anyio.current_effective_deadline():
+                return False
+            return wait_s if floor_s and floor_s > next_wait_s else True
+
+        retrying = stamina.retry_context(
+            on=backoff,
+            attempts=policy.attempts,
+            timeout=None,
+            wait_initial=policy.wait_s,
+            wait_max=policy.max_wait_s,
+            wait_jitter=policy.jitter_s,
+        )
+        async for attempt in retrying:
+            with attempt:
+                next_wait_s = attempt.next_wait
+                again = f"try {attempt.num} of {policy.attempts}" if attempt.num > 1 else ""
+                watcher.phase(Phase.THINKING, again)
+                return await self._once(request, dialect, show, attempts)
+        raise AssertionError("a retry context ends by returning or raising")
+
+    async def _once(
+        self, request: LLMRequest, dialect: Dialect, show: _Show, attempts: list[Attempt]
+    ) -> LLMResponse:
+        started_at, began = self._clock.now_ms(), self._clock.monotonic()
+        try:
+            response = await self.adapter.complete(request, dialect.listen(show))
+        except ProviderError as error:
+            show.void()
+            name = type(error).__name__
+            attempts.extend(
+                error.attempts or (self._attempt(request, None, name, started_at, began),)
+            )
+            error.attempts = tuple(attempts)
+            raise
+        attempts.extend(
+            response.attempts or (self._attempt(request, response.usage, None, started_at, began),)
+        )
+        if unusable := _unusable(response, request):
+            show.void()
+            unusable.attempts = tuple(attempts)
+            raise unusable
+        return replace(
+            response,
+            content=clean_text(response.content),
+            reasoning=None if response.reasoning is None else clean_text(response.reasoning),
+        )
+
+    def _attempt(
+        self,
+        request: LLMRequest,
+        usage: Usage | None,
+        error: str | None,
+        started_at: int,
+        began: float,
+    ) -> Attempt:
+        return Attempt(
+            provider=self.adapter.name,
+            model=self.adapter.model,
+            purpose=request.purpose,
+            usage=usage,
+            error=error,
+            started_at=started_at,
+            duration_ms=round((self._clock.monotonic() - began) * 1000),
+        )
+
+
+def _unusable(response: LLMResponse, request: LLMRequest) -> ProviderError | None:
+    """The error that a whole reply amounts to, if it does."""
+    if response.tool_calls:
+        return None
+    offered = request.tools and request.tool_choice == "auto"
+    if response.finish_reason == "tool_calls" and offered:
+        return ProviderUnavailable(
+            "the reply announced tool calls and held none", provider=response.provider
+        )
+    if response.finish_reason == "content_filter" and is_blank(response.content):
+        return RequestRefused(
+            "the provider's content filter withheld the reply", provider=response.provider
+        )
+    return None
+
+
+def _runnable(
+    calls: Sequence[ToolCall], response: LLMResponse, history: Sequence[LLMMessage]
+) -> tuple[ToolCall, ...]:
+    """`calls` with ids that are new to the history. The last call of a reply that was cut off
+    may look like one without arguments, and is not run."""
+    if response.finish_reason == "length" and calls and not calls[-1].arguments:
+        problem = calls[-1].problem or (
+            "the reply was cut off before the arguments were complete; "
+            "send less at a time, in several calls"
+        )
+        calls = (*calls[:-1], replace(calls[-1], problem=problem))
+    taken = {call.id for message in history for call in message.tool_calls}
+    return normalise_calls(calls, taken)

@@ -1,0 +1,100 @@
+"""What a run says to the user when it ends otherwise than with the model's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from teaagentd.errors import (
+    AuthenticationFailed,
+    ContextOverflow,
+    ProviderError,
+    RateLimited,
+    RequestRefused,
+)
+
+ANSWER_IN_WORDS = "[Your last reply was empty. Answer the user now, in words.]"
+"""Told to the model once, after an empty reply; not stored."""
+CUT_OFF = "\n\n[cut off here: the reply reached the model's output limit; ask me to go on]"
+NOT_UNDERSTOOD = (
+    "The model's replies made no sense to me, several times over. Your message and what was done "
+    "so far are kept. Ask again, or choose another model in the configuration."
+)
+_KEPT = "Your message and what was done so far are kept."
+_DETAIL = 200
+
+
+def failure(error: ProviderError) -> str:
+    """What happened, what was kept and what to do, after `error` ended a run."""
+    match error:
+        case AuthenticationFailed():
+            return (
+                "The model server did not accept my key for this model. "
+                f"{_KEPT} Check provider.api_key and provider.model, then ask me to go on."
+            )
+        case RateLimited():
+            wait = "in a few minutes"
+            if error.retry_after_s is not None:
+                wait = f"in {_duration(error.retry_after_s)}"
+            return (
+                f"The model server takes no more requests for now. {_KEPT} Ask me to go on {wait}."
+            )
+        case ContextOverflow():
+            return (
+                "This conversation no longer fits into the model's window. It is kept. "
+                "Begin a new one with /new, or choose a model with a larger window."
+            )
+        case RequestRefused():
+            return (
+                f"The model server refused the request{_detail(error)}. {_KEPT} Asking again in "
+                "other words may help; else begin anew with /new, or choose another model."
+            )
+        case _:
+            return (
+                f"The model server could not be reached or broke off{_detail(error)}, in spite of "
+                f"several tries. {_KEPT} Ask me to go on when it is back."
+            )
+
+
+def limit(reached: str) -> str:
+    """The run used up `reached` and had nothing to sum up."""
+    return (
+        f"I stopped: {reached}. What was done so far is kept. "
+        "Ask me to go on, or raise the limit in the configuration."
+    )
+
+
+def fatal(tool: str, problem: str) -> str:
+    return (
+        f"I had to stop, because {tool} failed: {problem}. What was done so far is kept. "
+        "Ask me to go on once that is mended."
+    )
+
+
+def report(notices: Sequence[str], done: Mapping[str, int], failed: Mapping[str, int]) -> str:
+    """What stands for an answer that stayed empty: what was said beside the calls, else what
+    was done."""
+    if notices:
+        return "\n\n".join(notices)
+    if not done:
+        return "I have no answer to that. Please ask again, in other words."
+    lines = []
+    for name, count in done.items():
+        times = f", {count} times" if count > 1 else ""
+        bad = f" ({failed[name]} without success)" if failed.get(name) else ""
+        lines.append(f"{name}{times}{bad}")
+    return f"I have nothing to add to what I did: {'; '.join(lines)}. Ask me about it if you like."
+
+
+def _detail(error: ProviderError) -> str:
+    text = " ".join(str(error).split()).rstrip(".")
+    if not text:
+        return f" (HTTP {error.status})" if error.status else ""
+    return f" ({text if len(text) <= _DETAIL else text[:_DETAIL] + '…'})"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} seconds"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.0f} hours"

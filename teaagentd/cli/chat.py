@@ -1,0 +1,48 @@
+"""`teaagentd chat`: a conversation in this terminal, or over a pipe."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from teaagentd.cli.attach import attached
+from teaagentd.cli.chat_plain import chat_on_pipe
+from teaagentd.cli.console import say
+from teaagentd.cli.options import current_home, home_option, run_async
+from teaagentd.cli.remembered import Remembered
+from teaagentd.types import SessionKey
+
+MAIN_SESSION = "terminal:main"
+
+
+@click.command()
+@click.option(
+    "--session",
+    metavar="KEY",
+    default=MAIN_SESSION,
+    show_default=True,
+    help="The conversation to go on with.",
+)
+@home_option
+def chat(session: str) -> int:
+    """Talk with the assistant in this terminal.
+
+    What you type while it works is taken into account at once. Ctrl-C stops it, a second Ctrl-C
+    leaves. With no daemon running it works in this process, for as long as you stay. On a pipe
+    each line is a message, and is answered before the next one is sent.
+    """
+    home = current_home()
+    key = SessionKey.parse(session)
+    at_keyboard = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+    async def talk() -> int:
+        async with attached(home, say, "teaagentd chat") as client:
+            if not at_keyboard:
+                return await chat_on_pipe(client, key)
+            # The line editor is costly to import, and a pipe does without.
+            from teaagentd.cli.chat_terminal import TerminalChat
+
+            return await TerminalChat(client, key, Remembered(home, key)).run()
+
+    return run_async(talk)

@@ -1,0 +1,59 @@
+"""What several verbs share: `--home` before or after the verb, and running async code."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+import anyio
+import click
+
+from teaagentd.errors import TeaAgentError
+from teaagentd.home import HOME_VARIABLE, Home, find_home
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_META = "teaagentd.home"
+
+
+def _remember(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.meta[_META] = value
+
+
+def home_option(function: Callable[P, T]) -> Callable[P, T]:
+    """Add `--home DIR`; `current_home` reads it, wherever on the line it stood."""
+    return click.option(
+        "--home",
+        metavar="DIR",
+        type=click.Path(file_okay=False),
+        expose_value=False,
+        callback=_remember,
+        help=f"The assistant's folder, instead of {HOME_VARIABLE} or ~/.teaagentd.",
+    )(function)
+
+
+def current_home() -> Home:
+    """The home that this command is about."""
+    return find_home(click.get_current_context().meta.get(_META))
+
+
+def run_async(function: Callable[[], Awaitable[T]]) -> T:
+    """Run `function` to its end. A `TeaAgentError` that a task group wrapped comes out bare."""
+    try:
+        return anyio.run(function)
+    except BaseExceptionGroup as group:
+        error = _first(group)
+        if error is None:
+            raise
+        raise error from group
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The one error in nested groups that a command can end with, or None."""
+    for error in group.exceptions:
+        found = _first(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, TeaAgentError | KeyboardInterrupt):
+            return found
+    return None

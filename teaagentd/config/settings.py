@@ -1,0 +1,245 @@
+"""Settings: what an operator can set, with its limits, default and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from teaagentd.config.source import ENV_PREFIX, is_secret_name
+
+PermissionMode: TypeAlias = Literal[
+    "read-only", "workspace-write", "prompt", "allow", "danger-full-access"
+]
+Decisions: TypeAlias = Literal["auto", "native", "json"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+LogFormat: TypeAlias = Literal["auto", "console", "json"]
+
+
+def _no_truth_value(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+Count: TypeAlias = Annotated[int, BeforeValidator(_no_truth_value), Field(gt=0)]
+Quantity: TypeAlias = Annotated[float, BeforeValidator(_no_truth_value), Field(gt=0)]
+QuantityOrZero: TypeAlias = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0)]
+
+
+class Section(BaseModel):
+    """One table of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+
+class AgentSection(Section):
+    """How the assistant works."""
+
+    name: str = Field(default="Tea", min_length=1, description="What the assistant calls itself.")
+    timezone: str | None = Field(
+        default=None,
+        description="The zone of the times that it is told; unset, the machine's.",
+        examples=["Europe/Vienna"],
+    )
+    permission_mode: PermissionMode = Field(
+        default="prompt",
+        description="What tools may do without asking: read-only, workspace-write, prompt, allow "
+        "or danger-full-access.",
+    )
+    max_concurrent_turns: Count = Field(
+        default=8,
+        description="How many conversations are worked on at once; the others wait in turn.",
+    )
+    max_parked_turns: Count = Field(
+        default=64,
+        description="How many turns may wait for a person without holding one of those places.",
+    )
+    max_iterations: Count = Field(default=50, description="Questions to the model in one turn.")
+    max_tool_calls: Count = Field(default=200, description="Tool calls in one turn.")
+    turn_timeout_s: Quantity = Field(
+        default=1800, description="Seconds after which a turn is ended, and says so."
+    )
+    tool_timeout_s: Quantity = Field(
+        default=120,
+        description="Seconds that one tool call may take, unless the tool says otherwise.",
+    )
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, name: str | None) -> str | None:
+        if name is not None:
+            try:
+                ZoneInfo(name)
+            except (ZoneInfoNotFoundError, ValueError, OSError):
+                raise ValueError("is no known time zone; write one like Europe/Vienna") from None
+        return name
+
+
+class ProviderSection(Section):
+    """Which model answers."""
+
+    type: str | None = Field(
+        default=None,
+        min_length=1,
+        description="openai (and servers that speak its API), or local (a GGUF file on this "
+        "machine, no key).\nUnset, the first start picks by the keys it finds in the environment.",
+        examples=["local"],
+    )
+    model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The model's name, or for local the path of any .gguf file; unset, the "
+        "provider's default.",
+        examples=["gpt-5-mini"],
+    )
+    base_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="The API's address, for servers other than the provider's own.",
+        examples=["http://127.0.0.1:11434/v1"],
+    )
+    api_key: SecretStr | None = Field(
+        default=None,
+        min_length=1,
+        description="The key; better taken from the environment than written here.",
+        examples=["${OPENAI_API_KEY}"],
+    )
+    api_key_file: Path | None = Field(
+        default=None,
+        description="A file that holds the key, instead of api_key. A relative path starts here.",
+        examples=["openai.key"],
+    )
+    decisions: Decisions = Field(
+        default="auto",
+        description="How the model calls tools: native (the server's own way), json (one JSON "
+        "object per reply) or auto.",
+    )
+    context_window: Count | None = Field(
+        default=None,
+        description="Tokens that the model reads at most; unset, what the provider says.",
+        examples=[128000],
+    )
+    max_output_tokens: Count | None = Field(
+        default=None, description="Tokens that it writes at most in one answer.", examples=[4096]
+    )
+    first_token_timeout_s: Quantity = Field(
+        default=300, description="Seconds to wait for the first piece of an answer."
+    )
+    idle_timeout_s: Quantity = Field(
+        default=120,
+        description="Seconds of silence after which a started answer counts as broken off.",
+    )
+    idle_minutes: QuantityOrZero = Field(
+        default=15,
+        description="local: minutes without use after which the model leaves the memory; 0 keeps "
+        "it there.",
+    )
+
+
+class BusSection(Section):
+    """The inbox."""
+
+    max_pending: Count = Field(
+        default=1000,
+        description="Messages that may wait for an answer; more are refused, none dropped.",
+    )
+
+
+class ToolsSection(Section):
+    """What the assistant can do."""
+
+    enabled: tuple[str, ...] = Field(
+        default=("current_time",), description="The tools that it is offered, by name."
+    )
+
+
+class LoggingSection(Section):
+    """What is written of the work. Never what was said, never a secret."""
+
+    level: LogLevel = Field(default="info", description="debug, info, warning or error.")
+    format: LogFormat = Field(
+        default="auto",
+        description="console, json, or auto: json under systemd, console for people.",
+    )
+
+
+class ShutdownSection(Section):
+    """How it ends."""
+
+    drain_timeout_s: QuantityOrZero = Field(
+        default=30,
+        description="Seconds to finish what is being said and sent. A turn that takes longer is "
+        "resumed at the next start.",
+    )
+
+
+ChannelOptions: TypeAlias = dict[str, object]
+
+
+class Settings(BaseSettings):
+    """All of it, valid, with no `${…}` left and the secrets in place."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
+
+    home: Path
+    agent: AgentSection = AgentSection()
+    provider: ProviderSection = ProviderSection()
+    bus: BusSection = BusSection()
+    tools: ToolsSection = ToolsSection()
+    channels: dict[str, ChannelOptions] = Field(
+        default_factory=dict,
+        description="One table for each channel that is to run. `type` names the kind; unset, the "
+        "table's name is.",
+    )
+    logging: LoggingSection = LoggingSection()
+    shutdown: ShutdownSection = ShutdownSection()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """`load_settings` merges the sources itself, to know where each value came from."""
+        return (init_settings,)
+
+    def secrets(self) -> Iterator[str]:
+        """Every secret value, for the log's masks."""
+        if self.provider.api_key is not None:
+            yield self.provider.api_key.get_secret_value()
+        for options in self.channels.values():
+            yield from _channel_secrets(options)
+
+
+def _channel_secrets(options: Mapping[str, object]) -> Iterator[str]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _channel_secrets(value)
+        elif isinstance(value, str) and is_secret_name(name):
+            yield value

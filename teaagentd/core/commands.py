@@ -1,0 +1,79 @@
+"""The slash commands that work outside the queue: what they are, and what they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from teaagentd.store.values import CommandEffect, CommandOutcome
+
+HELP = """\
+/stop    stop what I am doing; messages that wait are answered next
+/new     start a new conversation; the old one is kept, and I no longer see it
+/status  what I am doing and what is waiting
+/help    this list
+Anything else is for me. What you send while I work is taken into account at once."""
+
+STOPPED = "Stopped."
+SUPERSEDED = "This was set aside, as a new conversation was started."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """A recognised command: its name without the slash."""
+
+    name: str
+
+    @property
+    def effect(self) -> CommandEffect:
+        match self.name:
+            case "stop":
+                return "stop"
+            case "new":
+                return "new"
+            case _:
+                return "none"
+
+    @property
+    def closing(self) -> str:
+        """The text for the other addresses of a turn that the command closes."""
+        return SUPERSEDED if self.name == "new" else STOPPED
+
+
+_NAMES = frozenset({"stop", "new", "status", "help"})
+
+
+def parse_command(content: str) -> Command | None:
+    """The command that `content` is, or None: a known word behind a slash, in any case (chat
+    programs append `@name` to it). With more behind it, it is a message, but for `/stop`:
+    whoever adds a word to that wants it stopped all the same."""
+    text = content.strip()
+    if not text.startswith("/"):
+        return None
+    word, *more = text[1:].split(maxsplit=1) or [""]
+    name = word.partition("@")[0].lower()
+    if name not in _NAMES or (more and name != "stop"):
+        return None
+    return Command(name=name)
+
+
+def answer(command: Command, outcome: CommandOutcome, status: str) -> str:
+    """The reply to `command`; `status` is the text of `/status`."""
+    if command.name == "help":
+        return HELP
+    if command.name == "status":
+        return status
+    waiting = _waiting(outcome.still_pending)
+    if command.name == "new":
+        stopped = " What I was doing was stopped." if outcome.stopped_turn_id else ""
+        return f"A new conversation begins.{stopped}{waiting}"
+    if outcome.stopped_turn_id:
+        return f"{STOPPED}{waiting}"
+    if outcome.stopped_waiting:
+        return f"Stopped before I began.{waiting}"
+    return f"Nothing is running here.{waiting}"
+
+
+def _waiting(count: int) -> str:
+    if not count:
+        return ""
+    return f" {count} message{'s' if count > 1 else ''} that waited will be answered next."

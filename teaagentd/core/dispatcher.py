@@ -1,0 +1,179 @@
+"""Dispatcher: from the outbox to the channels, and to whoever waits for replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import anyio
+import structlog
+
+from teaagentd.abc import Channel, Clock, Inbox
+from teaagentd.channels.delivery import Delivery, DeliveryLimits
+from teaagentd.channels.supervisor import ChannelStatus, ChannelSupervisor, RestartLimits
+from teaagentd.core.activity import ActivityFeed, Reply
+from teaagentd.errors import StoreError
+from teaagentd.store import Store
+from teaagentd.types import OutboundMessage, SessionKey
+
+PULL_CHANNELS = frozenset({"api", "terminal"})
+
+log = structlog.get_logger()
+
+
+class Dispatcher:
+    """Delivers committed texts. Replies on pull channels are read by their clients, for whom
+    `replies` waits; those on push channels are sent as long as `run` runs."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        channels: Mapping[str, Channel],
+        inbox: Inbox,
+        clock: Clock,
+        feed: ActivityFeed,
+        pull_channels: frozenset[str] = PULL_CHANNELS,
+        limits: DeliveryLimits | None = None,
+        restarts: RestartLimits | None = None,
+    ) -> None:
+        self._store = store
+        self._feed = feed
+        self._pull_channels = pull_channels
+        self._changed = anyio.Event()
+        self._running = False
+        self._draining = False
+        self._readers: dict[SessionKey, set[anyio.Event]] = {}
+        self._strangers: set[str] = set()
+        self._stranger_seen = anyio.Event()
+        self._deliveries = {
+            name: Delivery(
+                store=store,
+                channel=channel,
+                clock=clock,
+                limits=limits or DeliveryLimits(),
+                on_change=self._note_change,
+            )
+            for name, channel in channels.items()
+        }
+        self._supervisors = {
+            name: ChannelSupervisor(
+                channel=channel, inbox=inbox, clock=clock, limits=restarts or RestartLimits()
+            )
+            for name, channel in channels.items()
+        }
+
+    # -- after a commit -----------------------------------------------------------------
+
+    def announce(self, outbound: Sequence[OutboundMessage]) -> None:
+        """Tell everyone of texts that were just committed: the feed, those who wait in
+        `replies`, the push channels. Never blocks, never raises."""
+        for message in outbound:
+            self._feed.publish(Reply(message=message))
+            for reader in self._readers.get(message.session_key, ()):
+                reader.set()
+            self.kick(message.address.channel)
+
+    def kick(self, channel: str) -> None:
+        """The outbox of `channel` may hold something to send."""
+        if channel in self._deliveries:
+            self._deliveries[channel].kick()
+        elif channel not in self._pull_channels:
+            self._strangers.add(channel)
+            self._stranger_seen.set()
+
+    # -- for those who read -------------------------------------------------------------
+
+    async def replies(
+        self, key: SessionKey, *, after: int, limit: int = 100, wait_s: float = 0.0
+    ) -> tuple[OutboundMessage, ...]:
+        """The session's texts with ids greater than `after`, oldest first; if there are none
+        yet, it waits up to `wait_s` seconds for the first."""
+        deadline = anyio.current_time() + wait_s
+        while True:
+            with self._reader(key) as committed:
+                found = await self._store.replies(key, after=after, limit=limit)
+                if found or self._draining or anyio.current_time() >= deadline:
+                    return found
+                with anyio.CancelScope(deadline=deadline):
+                    await committed.wait()
+
+    @contextmanager
+    def _reader(self, key: SessionKey) -> Iterator[anyio.Event]:
+        """An event that the next commit for `key` sets; in place before the outbox is read, so
+        that no commit falls between."""
+        committed = anyio.Event()
+        readers = self._readers.setdefault(key, set())
+        readers.add(committed)
+        try:
+            yield committed
+        finally:
+            readers.discard(committed)
+            if not readers:
+                self._readers.pop(key, None)
+
+    # -- push channels ------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run every push channel and deliver to it, until cancelled."""
+        self._running = True
+        try:
+            async with anyio.create_task_group() as tasks:
+                for name, supervisor in self._supervisors.items():
+                    tasks.start_soon(supervisor.run)
+                    tasks.start_soon(self._deliveries[name].run)
+                tasks.start_soon(self._refuse_strangers)
+        finally:
+            self._running = False
+            self._note_change()
+
+    async def drain(self, limit_s: float) -> tuple[str, ...]:
+        """Wait until what is in the outbox is sent, as far as the channels take it now, for up
+        to `limit_s` seconds. Returns what was still waited for; it goes on at the next start.
+        Readers in `replies` get what there is and wait no longer."""
+        self._draining = True
+        for readers in self._readers.values():
+            for reader in readers:
+                reader.set()
+        with anyio.move_on_after(limit_s):
+            while self.waiting_for():
+                self._changed = anyio.Event()
+                await self._changed.wait()
+        return self.waiting_for()
+
+    def waiting_for(self) -> tuple[str, ...]:
+        """What a drain waits for, in words. Channels that must wait themselves are not in it."""
+        if not self._running:
+            return ()
+        return tuple(
+            f"replies to {delivery.unsettled} chat(s) of {name}"
+            for name, delivery in self._deliveries.items()
+            if delivery.unsettled
+        )
+
+    def channel_status(self) -> tuple[ChannelStatus, ...]:
+        """Every push channel, those that failed included."""
+        return tuple(
+            replace(supervisor.status, paused_s=self._deliveries[name].paused_s)
+            for name, supervisor in self._supervisors.items()
+        )
+
+    def _note_change(self) -> None:
+        self._changed.set()
+
+    async def _refuse_strangers(self) -> None:
+        """Texts for channels that are not configured are dead letters at once."""
+        self._strangers |= await self._strangers_at_start()
+        while True:
+            self._stranger_seen = anyio.Event()
+            strangers, self._strangers = self._strangers, set()
+            for name in strangers:
+                try:
+                    for letter in await self._store.undelivered(name):
+                        reason = f"there is no channel named {name}"
+                        await self._store.refuse(letter.message.id, reason)
+                        log.error("letter_dead", channel=name, outbound_id=letter.message.id)
+                except StoreError as error:
+                    log.error("letter_not_refused", channel=name, error=str(error))
+            await self._stranger_seen.wait()

@@ -1,0 +1,360 @@
+"""One turn, from T1 to T5: begins, runs the agent, journals each step, and closes on every exit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from teaagentd.abc import Clock, MemoryEngine
+from teaagentd.agent.runner import AgentRunner
+from teaagentd.core.activity import ActivityFeed, TurnWatcher
+from teaagentd.core.bus import MessageBus
+from teaagentd.core.context import ContextBuilder
+from teaagentd.core.gate import Gate, Slot
+from teaagentd.core.session import Session
+from teaagentd.errors import StoreError, StoreUnavailable, TurnEnded
+from teaagentd.store import Store
+from teaagentd.store.values import Begun, Closed, Folded, NewTurn, RunningTurn
+from teaagentd.types import (
+    Attempt,
+    LLMMessage,
+    OutboundMessage,
+    Phase,
+    SessionKey,
+    ToolCall,
+    ToolResult,
+    TurnOutcome,
+)
+
+log = structlog.get_logger()
+
+TIMED_OUT = (
+    "I ran out of time for this ({limit}) and stopped. What was done so far is kept; "
+    "ask me to go on, or raise agent.turn_timeout_s."
+)
+BROKE = "Something went wrong inside me and I stopped. What you wrote is kept; please ask again."
+CONDEMNED = (
+    "I gave up on this: I was cut off three times while working on it. What you wrote is kept "
+    "aside and can be retried."
+)
+RESUMED = "I was restarted and go on with your request."
+_CLOSE_RETRIES_S = (0.2, 1.0, 5.0)
+
+Announce = Callable[[Sequence[OutboundMessage]], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnServices:
+    """What every turn works with, made once by the root."""
+
+    store: Store
+    bus: MessageBus
+    feed: ActivityFeed
+    context: ContextBuilder
+    clock: Clock
+    make_runner: Callable[[Turn], AgentRunner]
+    announce: Announce
+    memory: MemoryEngine | None = None
+    timeout_s: float = 3600.0
+    context_window: Callable[[], int | None] = lambda: None
+
+    def session(self, key: SessionKey) -> Session:
+        return Session(
+            key, store=self.store, write_note=self.context.note, memory=self.memory
+        )
+
+    def opening(self, content: str) -> LLMMessage:
+        """The first user message of a direct turn, with its note."""
+        return LLMMessage(role="user", content=content, note=self.context.opening_note())
+
+    def budget_tokens(self) -> int | None:
+        """How much history and waiting messages may come to: the window, less room to answer."""
+        window = self.context_window()
+        return None if window is None else window - min(window // 4, 8192)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnEnd:
+    """How a turn ended. `text` is every answer said to its caller; `exchange` what memory gets."""
+
+    outcome: TurnOutcome
+    text: str
+    exchange: tuple[LLMMessage, ...] = ()
+
+
+class Turn:
+    """One live turn. It is the `RunJournal` of its run: each step is a commit point of the store,
+    and what it returns is in the transcript."""
+
+    def __init__(
+        self,
+        new: NewTurn,
+        *,
+        services: TurnServices,
+        gate: Gate,
+        barrier: Callable[[], int | None],
+        may_fold: Callable[[], bool],
+        depth: int = 0,
+    ) -> None:
+        self.id = new.id
+        self.key = new.key
+        self.origin = new.origin
+        self.depth = depth
+        self.session = services.session(new.key)
+        self.watcher = TurnWatcher(services.feed, new.key, new.id)
+        self.begun_at: float | None = None
+        self._new = new
+        self._services = services
+        self._store = services.store
+        self._slot = Slot(gate, on_pause=self._pause, on_resume=self._resume_clock)
+        self._barrier = barrier
+        self._may_fold = may_fold
+        self._scope = anyio.CancelScope()
+        self._remaining_s = services.timeout_s
+        self._leaving: TurnOutcome | None = None
+        self._waits_for_slot = False
+        self._begun: Begun | None = None
+        self._end: TurnEnd | None = None
+        self._said: list[str] = []
+        self._exchange: list[LLMMessage] = []
+        self._running_calls: set[str] = set()
+
+    # -- its life -----------------------------------------------------------------------
+
+    async def run(self, resumed: RunningTurn | None = None) -> TurnEnd | None:
+        """Wait for a slot, begin, work, close. None when there was nothing to do. Whatever the
+        exit, the turn's row is closed or left to be resumed, the slot is free, and one `done`
+        phase is shown. Raises `StoreUnavailable` if it could not begin."""
+        try:
+            with self._scope:
+                await self._take_slot()
+                if await self._begin(resumed):
+                    await self._work()
+            if self._scope.cancelled_caught and self._leaving is None:
+                self._leaving = "timeout"
+        except TurnEnded:
+            self._leaving = "stopped"
+        except StoreUnavailable as error:
+            if self._begun is None:
+                raise
+            log.error("turn_store_unavailable", error=str(error))
+            self._leaving = "failed"
+        except Exception:
+            # The boundary that supervises a turn: whatever broke, its sender is told.
+            log.exception("turn_broke")
+            self._leaving = "failed"
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._leave()
+            self._slot.release()
+            self.watcher.phase(Phase.DONE, self._end.outcome if self._end else "")
+        return self._end
+
+    def stop(self) -> None:
+        """The store has closed this turn: free what it holds."""
+        self._leaving = "stopped"
+        self._scope.cancel()
+
+    def withdraw(self) -> None:
+        """Do not begin, if it still waits for its slot: its rows stay pending."""
+        if self._waits_for_slot:
+            self._leaving = "interrupted"
+            self._scope.cancel()
+
+    async def _take_slot(self) -> None:
+        if not self._slot.try_acquire():
+            self.watcher.phase(Phase.WAITING, "for a slot")
+            self._waits_for_slot = True
+            await self._slot.acquire()
+            self._waits_for_slot = False
+        self.watcher.phase(Phase.CONTEXT)
+
+    async def _begin(self, resumed: RunningTurn | None) -> bool:
+        if resumed is not None:
+            found = await self._store.resume(self.id, notice=RESUMED, failed=CONDEMNED)
+            if isinstance(found, Closed):
+                log.error("turn_condemned", attempt=resumed.attempt)
+                self._closed(found, "failed", CONDEMNED)
+                return False
+            self._services.announce(found.outbound)
+        else:
+            await self.session.recall()
+            begun = await self._store.begin(
+                self._new,
+                upto=self._barrier(),
+                budget_tokens=self._services.budget_tokens(),
+                note=self.session.note,
+            )
+            if begun is None:
+                return False
+            found = begun
+        self._begun = found
+        self._services.bus.claimed(self.key, [row.id for row in found.claimed])
+        asked = {row.id for row in found.claimed}
+        opened = [message for message in found.history if message.inbox_id in asked]
+        self._exchange.extend(opened or found.history[-1:])
+        self.begun_at = self._services.clock.monotonic()
+        self._scope.deadline = anyio.current_time() + self._remaining_s
+        return True
+
+    async def _work(self) -> None:
+        assert self._begun is not None
+        history = self._begun.history
+        prompt = await self._services.context.system_prompt(history, history[-1])
+        runner = self._services.make_runner(self)
+        await runner.run(system=prompt.static, history=history)
+        if self._end is None:
+            # The run met the fence: the store has closed this turn under it.
+            self._leaving = "stopped"
+
+    async def _leave(self) -> None:
+        """Close what is still open in the store. A shutdown leaves bus, cron and job turns to
+        be resumed; a stop has closed the turn already."""
+        if self._begun is None or self._end is not None:
+            return
+        match self._leaving:
+            case "stopped" | "superseded":
+                self._end = TurnEnd(outcome="stopped", text="Stopped.")
+            case "timeout":
+                text = TIMED_OUT.format(limit=_spoken(self._services.timeout_s))
+                await self._close_surely(text, "timeout")
+                log.warning("turn_timed_out", recovered=self._end is not None)
+            case "failed":
+                await self._close_surely(BROKE, "failed")
+            case _ if self.origin in ("bus", "cron", "job"):
+                await self._park()
+            case _:
+                await self._close_surely("This was interrupted.", "interrupted")
+
+    async def _park(self) -> None:
+        """A planned end: the next start goes on with the turn and does not count this one."""
+        try:
+            await self._store.park(self.id)
+        except StoreError as error:
+            log.error("turn_not_parked", error=str(error))
+
+    async def _close_surely(self, text: str, outcome: TurnOutcome) -> None:
+        """Close in spite of a passing failure of the disk. If it lasts, the row stays running
+        and the next start takes it up; nothing is lost."""
+        for wait_s in (*_CLOSE_RETRIES_S, None):
+            try:
+                await self.close(text, outcome, ())
+                return
+            except TurnEnded:
+                self._end = TurnEnd(outcome="stopped", text="Stopped.")
+                return
+            except StoreError as error:
+                log.error("turn_not_closed", error=str(error), retry_s=wait_s)
+                if wait_s is not None:
+                    await anyio.sleep(wait_s)
+
+    # -- waiting without a slot ---------------------------------------------------------
+
+    @asynccontextmanager
+    async def waiting(self, what: str) -> AsyncIterator[None]:
+        """Around what one of its calls waits for. Raises `TooManyParked`."""
+        async with self._slot.waiting():
+            self.watcher.phase(Phase.WAITING, what)
+            yield
+
+    def _pause(self) -> None:
+        self._remaining_s = max(self._scope.deadline - anyio.current_time(), 0.0)
+        self._scope.deadline = math.inf
+
+    def _resume_clock(self) -> None:
+        self._scope.deadline = anyio.current_time() + self._remaining_s
+
+    def describe(self) -> str:
+        """Phase and age in words, for `/status` and the drain."""
+        shown = self._services.feed.phase_of(self.id)
+        name = f"{shown.phase} {shown.detail}".strip() if shown else "starting"
+        if self.begun_at is None:
+            return name
+        return f"{name}, for {_spoken(self._services.clock.monotonic() - self.begun_at)}"
+
+    # -- RunJournal ---------------------------------------------------------------------
+
+    async def decided(
+        self, message: LLMMessage, notice: str | None, attempts: Sequence[Attempt]
+    ) -> None:
+        outbound = await self._store.decide(self.id, message, notice=notice, attempts=attempts)
+        self._services.announce(outbound)
+        if notice:
+            self.watcher.phase(Phase.NOTICE, notice)
+
+    async def started(self, call: ToolCall) -> None:
+        await self._store.start_call(self.id, call.id)
+        self._running_calls.add(call.id)
+        self._slot.call_opened()
+
+    async def finished(self, result: ToolResult) -> None:
+        await self._store.finish_call(self.id, result)
+        if result.call_id in self._running_calls:
+            self._running_calls.discard(result.call_id)
+            self._slot.call_closed()
+
+    async def fold(self) -> Sequence[LLMMessage]:
+        if not self._may_fold() or not self._services.bus.pending(self.key, upto=self._barrier()):
+            return ()
+        await self.session.recall()
+        folded = await self._store.fold(
+            self.id,
+            upto=self._barrier(),
+            budget_tokens=self._services.budget_tokens(),
+            note=self.session.note,
+        )
+        return self._take_in(folded)
+
+    async def close_or_fold(
+        self, message: LLMMessage, attempts: Sequence[Attempt], *, rounds_left: bool
+    ) -> Sequence[LLMMessage]:
+        await self.session.recall()
+        result = await self._store.close_or_fold(
+            self.id,
+            message,
+            attempts=attempts,
+            may_fold=rounds_left and self._may_fold(),
+            upto=self._barrier(),
+            budget_tokens=self._services.budget_tokens(),
+            note=self.session.note,
+        )
+        self._exchange.append(message)
+        if isinstance(result, Closed):
+            self._closed(result, "answered", message.content)
+            return ()
+        self._said.append(message.content)
+        return self._take_in(result)
+
+    async def overflow(self) -> Sequence[LLMMessage] | None:
+        return None
+
+    async def close(self, text: str, outcome: TurnOutcome, attempts: Sequence[Attempt]) -> None:
+        closed = await self._store.close(self.id, text=text, outcome=outcome, attempts=attempts)
+        self._closed(closed, outcome, text)
+
+    def _take_in(self, folded: Folded) -> Sequence[LLMMessage]:
+        self._services.announce(folded.outbound)
+        if folded.messages:
+            self._services.bus.claimed(self.key, [row.id for row in folded.claimed])
+            self._exchange.extend(folded.messages)
+            self.watcher.phase(Phase.STEERING, f"{len(folded.messages)} more")
+        return folded.messages
+
+    def _closed(self, closed: Closed, outcome: TurnOutcome, text: str) -> None:
+        self._end = TurnEnd(
+            outcome=outcome,
+            text="\n\n".join((*self._said, text)),
+            exchange=tuple(self._exchange) if outcome == "answered" else (),
+        )
+        self._services.announce(closed.outbound)
+
+
+def _spoken(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min"

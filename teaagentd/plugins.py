@@ -1,0 +1,163 @@
+"""Plugins: from the names in the configuration to what they stand for.
+
+A provider, channel or tool is an entry point, the built-in ones too. It is imported when it is
+configured and not before; one that is missing or broken is an error that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Literal
+
+from teaagentd.abc import Channel, Clock, LLMAdapter, Tool
+from teaagentd.config.settings import ProviderSection
+from teaagentd.errors import ConfigError
+from teaagentd.providers.options import OnProgress, ProviderOptions
+
+Kind = Literal["provider", "channel", "tool"]
+
+_KEYS: dict[Kind, str] = {
+    "provider": "provider.type",
+    "channel": "channels.{name}.type",
+    "tool": "tools.enabled",
+}
+
+
+def installed(kind: Kind) -> dict[str, EntryPoint]:
+    """The plugins of a kind that are installed, by name."""
+    return {point.name: point for point in entry_points(group=f"teaagentd.{kind}s")}
+
+
+def check_installed(
+    provider: str, tools: Iterable[str], channels: Mapping[str, Mapping[str, object]]
+) -> None:
+    """Raises `ConfigError` for a configured name that no installed plugin has; imports none."""
+    _point("provider", provider, _KEYS["provider"])
+    for tool in tools:
+        _point("tool", tool, _KEYS["tool"])
+    for name, section in channels.items():
+        _point("channel", _channel_kind(name, section), _KEYS["channel"].format(name=name))
+
+
+def provider_options(
+    section: ProviderSection, *, clock: Clock, on_progress: OnProgress | None
+) -> ProviderOptions:
+    """What the `[provider]` table says, as an adapter's factory takes it."""
+    key = section.api_key
+    return ProviderOptions(
+        type=section.type or "local",
+        base_url=section.base_url,
+        api_key=key.get_secret_value() if key is not None else None,
+        model=section.model,
+        context_window=section.context_window,
+        first_token_timeout_s=section.first_token_timeout_s,
+        idle_timeout_s=section.idle_timeout_s,
+        idle_minutes=section.idle_minutes,
+        clock=clock,
+        on_progress=on_progress,
+    )
+
+
+def load_provider(options: ProviderOptions) -> LLMAdapter:
+    """The model server that `provider.type` names. Raises `ConfigError`."""
+    name = options.type
+    create = _factory("provider", name, _KEYS["provider"])
+    adapter = _call("provider", name, lambda: create(options))
+    if not callable(getattr(adapter, "complete", None)):
+        raise _wrong("provider", name, "an LLMAdapter", adapter)
+    return adapter  # type: ignore[return-value]  # checked as far as a foreign object can be
+
+
+def load_tools(names: Iterable[str]) -> tuple[Tool, ...]:
+    """The tools that `tools.enabled` names, in its order. A plugin may bring several.
+    Raises `ConfigError`, also when two have the same name."""
+    tools: dict[str, Tool] = {}
+    for name in names:
+        create = _factory("tool", name, _KEYS["tool"])
+        made = _call("tool", name, create)
+        for tool in made if isinstance(made, Sequence) else (made,):
+            if not isinstance(tool, Tool):
+                raise _wrong("tool", name, "a Tool", tool)
+            if tool.spec.name in tools:
+                raise ConfigError(
+                    f"tools.enabled: {name!r} brings a tool {tool.spec.name!r}, and so does one "
+                    "before it; take one of them out"
+                )
+            tools[tool.spec.name] = tool
+    return tuple(tools.values())
+
+
+def load_channels(
+    sections: Mapping[str, Mapping[str, object]],
+) -> tuple[tuple[Channel, ...], tuple[ConfigError, ...]]:
+    """The channels that are configured and not disabled, and the faults of those that cannot
+    be made: a bad section costs its own channel only."""
+    channels: list[Channel] = []
+    faults: list[ConfigError] = []
+    for name, section in sections.items():
+        if section.get("enabled", True) is False:
+            continue
+        try:
+            channels.append(_channel(name, section))
+        except ConfigError as fault:
+            faults.append(fault)
+    return tuple(channels), tuple(faults)
+
+
+def _channel(name: str, section: Mapping[str, object]) -> Channel:
+    kind = _channel_kind(name, section)
+    create = _factory("channel", kind, _KEYS["channel"].format(name=name))
+    options = {key: value for key, value in section.items() if key not in ("type", "enabled")}
+    channel = _call("channel", kind, lambda: create(name, options))
+    if not callable(getattr(channel, "send", None)):
+        raise _wrong("channel", kind, "a Channel", channel)
+    return channel  # type: ignore[return-value]  # checked as far as a foreign object can be
+
+
+def _channel_kind(name: str, section: Mapping[str, object]) -> str:
+    kind = section.get("type", name)
+    if not isinstance(kind, str):
+        raise ConfigError(f"channels.{name}.type: must be a text in quotes")
+    return kind
+
+
+def _point(kind: Kind, name: str, key: str) -> EntryPoint:
+    points = installed(kind)
+    if name not in points:
+        known = ", ".join(sorted(points)) or "none"
+        raise ConfigError(f"{key}: there is no {kind} {name!r}; installed are: {known}")
+    return points[name]
+
+
+def _factory(kind: Kind, name: str, key: str) -> Callable[..., object]:
+    """The function behind an entry point, imported now."""
+    point = _point(kind, name, key)
+    try:
+        found: object = point.load()
+    except Exception as error:  # a plugin's import may raise anything
+        raise ConfigError(_broken(kind, name, point, "imported", error)) from error
+    if not callable(found):
+        raise _wrong(kind, name, "a function", found)
+    return found
+
+
+def _call(kind: Kind, name: str, create: Callable[[], object]) -> object:
+    try:
+        return create()
+    except ConfigError:
+        raise
+    except Exception as error:  # a plugin's factory may raise anything
+        raise ConfigError(_broken(kind, name, installed(kind)[name], "made", error)) from error
+
+
+def _broken(kind: Kind, name: str, point: EntryPoint, what: str, error: Exception) -> str:
+    origin = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
+    return (
+        f"the {kind} {name!r} ({point.value}{origin}) cannot be {what}: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def _wrong(kind: Kind, name: str, expected: str, found: object) -> ConfigError:
+    return ConfigError(f"the {kind} {name!r} gave {type(found).__name__}, not {expected}")

@@ -1,0 +1,27 @@
+"""The names of the commit points: every transaction that writes has one of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+COMMITS: Final = (
+    "T0.accept",
+    "T0.retry",
+    "T1.begin",
+    "T1.resume",
+    "T1.park",
+    "T2.decide",
+    "T3.start",
+    "T3.finish",
+    "T4.fold",
+    "T4.close_or_fold",
+    "T5.close",
+    "T5.book",
+    "T6.freeze",
+    "T6.start",
+    "T6.finish",
+    "T6.refuse",
+    "T6.delay",
+    "T7.command",
+)
+"""In the order of a message's life. The writer refuses any other name."""

@@ -1,0 +1,142 @@
+"""The table `outbox`: every text for people, until its channel has taken it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from teaagentd.store import inbox, parts
+from teaagentd.store.sessions import key_text
+from teaagentd.store.values import Letter
+from teaagentd.transcript import clean_text
+from teaagentd.types import Address, OutboundKind, OutboundMessage, SessionKey
+
+_ADD = """
+    INSERT INTO outbox (session, turn, channel, chat_id, kind, content, state, created_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_COLUMNS = """
+    o.id, o.channel, o.chat_id, s.key, t.id, o.kind, o.content, o.created_at, o.not_before,
+    (SELECT group_concat(i.id) FROM inbox i WHERE i.answer = o.id)
+"""
+_SOURCE = """
+    FROM outbox o JOIN sessions s ON s.id = o.session LEFT JOIN turns t ON t.number = o.turn
+"""
+_REPLIES = f"""
+    SELECT {_COLUMNS} {_SOURCE}
+    WHERE o.session = (SELECT id FROM sessions WHERE key = ?) AND o.id > ? ORDER BY o.id LIMIT ?
+"""
+_UNDELIVERED = f"""
+    SELECT {_COLUMNS} {_SOURCE} WHERE o.channel = ? AND o.state = 'pending' ORDER BY o.id
+"""
+_IS_PENDING = "SELECT channel, chat_id FROM outbox WHERE id = ? AND state = 'pending'"
+_SETTLE = """
+    UPDATE outbox SET state = ?, reason = ?, settled_at = ? WHERE id = ? AND state = 'pending'
+"""
+_DELAY = "UPDATE outbox SET not_before = ? WHERE id = ?"
+_DEPTH = "SELECT count(*), min(created_at) FROM outbox WHERE state = 'pending'"
+_COUNT_DEAD = "SELECT count(*) FROM outbox WHERE state = 'dead'"
+
+
+def add(
+    connection: sqlite3.Connection,
+    *,
+    session: int,
+    key: SessionKey,
+    turn: tuple[int, str] | None,
+    address: Address,
+    kind: OutboundKind,
+    content: str,
+    answers: Sequence[int],
+    pull: bool,
+    now: int,
+) -> OutboundMessage:
+    """A new text; `turn` is the number and the id of the turn it comes from, `answers` the inbox
+    rows that it answers. On a `pull` channel being there is its delivery."""
+    content = clean_text(content)
+    cursor = connection.execute(
+        _ADD,
+        (
+            session,
+            turn[0] if turn else None,
+            address.channel,
+            address.chat_id,
+            kind,
+            content,
+            "available" if pull else "pending",
+            now,
+        ),
+    )
+    assert cursor.lastrowid is not None
+    inbox.answer(connection, answers, cursor.lastrowid)
+    return OutboundMessage(
+        id=cursor.lastrowid,
+        address=address,
+        session_key=key,
+        turn_id=turn[1] if turn else None,
+        kind=kind,
+        message_ids=tuple(answers),
+        content=content,
+        created_at=now,
+    )
+
+
+def replies(
+    connection: sqlite3.Connection, key: SessionKey, *, after: int, limit: int
+) -> tuple[OutboundMessage, ...]:
+    """The session's texts with ids past `after`, oldest first."""
+    rows = connection.execute(_REPLIES, (key_text(key), after, limit))
+    return tuple(_outbound(row) for row in rows)
+
+
+def undelivered(connection: sqlite3.Connection, channel: str) -> tuple[Letter, ...]:
+    """What `channel` has not taken whole, oldest first, with the parts frozen so far."""
+    rows = connection.execute(_UNDELIVERED, (clean_text(channel),)).fetchall()
+    return tuple(
+        Letter(outbound=_outbound(row), parts=parts.frozen(connection, row[0]), not_before=row[8])
+        for row in rows
+    )
+
+
+def pending_address(connection: sqlite3.Connection, outbound: int) -> Address | None:
+    """Where a text goes that is still to be delivered; None once it is sent, dead or unknown."""
+    row = connection.execute(_IS_PENDING, (outbound,)).fetchone()
+    return None if row is None else Address(channel=row[0], chat_id=row[1])
+
+
+def sent(connection: sqlite3.Connection, outbound: int, now: int) -> None:
+    connection.execute(_SETTLE, ("sent", None, now, outbound))
+
+
+def dead(connection: sqlite3.Connection, outbound: int, reason: str, now: int) -> None:
+    connection.execute(_SETTLE, ("dead", clean_text(reason), now, outbound))
+
+
+def delay(connection: sqlite3.Connection, outbound: int, until: int) -> None:
+    connection.execute(_DELAY, (until, outbound))
+
+
+def depth(connection: sqlite3.Connection) -> tuple[int, int | None]:
+    """How many texts wait for their channels, and when the oldest was made."""
+    count, oldest = connection.execute(_DEPTH).fetchone()
+    return count, oldest
+
+
+def count_dead(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute(_COUNT_DEAD).fetchone()
+    return int(count)
+
+
+def _outbound(
+    row: tuple[int, str, str, str, str | None, OutboundKind, str, int, int, str | None],
+) -> OutboundMessage:
+    return OutboundMessage(
+        id=row[0],
+        address=Address(channel=row[1], chat_id=row[2]),
+        session_key=SessionKey.parse(row[3]),
+        turn_id=row[4],
+        kind=row[5],
+        message_ids=tuple(sorted(int(row_id) for row_id in row[9].split(","))) if row[9] else (),
+        content=row[6],
+        created_at=row[7],
+    )

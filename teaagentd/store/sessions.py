@@ -1,0 +1,114 @@
+"""The table `sessions`: one row for each key, with its generation and the reach of its history."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+
+from teaagentd.store.values import SessionRecord
+from teaagentd.transcript import clean_text
+from teaagentd.types import SessionKey
+
+_FIND = "SELECT id, generation, live_from, next_place, listed FROM sessions WHERE key = ?"
+_ADD = "INSERT INTO sessions (key, listed, created_at, active_at) VALUES (?, ?, ?, ?)"
+_LIST = "UPDATE sessions SET listed = 1, active_at = ? WHERE id = ?"
+_RENEW = """
+    UPDATE sessions SET generation = generation + 1, live_from = next_place WHERE id = ?
+"""
+_TAKE_PLACES = """
+    UPDATE sessions SET next_place = next_place + ?, active_at = ? WHERE id = ?
+    RETURNING next_place
+"""
+_RECORDS = """
+    SELECT s.key, s.generation, s.created_at, s.active_at,
+        (SELECT count(*) FROM messages m WHERE m.session = s.id AND m.place >= s.live_from),
+        (SELECT count(*) FROM inbox i WHERE i.session = s.id AND i.state = 'pending'),
+        (SELECT t.id FROM turns t WHERE t.session = s.id AND t.state = 'running')
+    FROM sessions s
+    WHERE s.listed = 1
+"""
+_NEWEST = _RECORDS + " ORDER BY s.active_at DESC, s.id DESC LIMIT ?"
+_OLDER = (
+    _RECORDS
+    + """
+    AND (s.active_at, s.id) < (SELECT b.active_at, b.id FROM sessions b WHERE b.key = ?)
+    ORDER BY s.active_at DESC, s.id DESC LIMIT ?
+"""
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionRow:
+    """A session as a transaction finds it."""
+
+    id: int
+    generation: int
+    live_from: int
+    """Messages from this place on are the live history."""
+
+
+def key_text(key: SessionKey) -> str:
+    """The key as the column holds it: exact, case and all."""
+    return clean_text(str(key))
+
+
+def clean_key(key: SessionKey) -> SessionKey:
+    """`key` without lone surrogates, which no text column can hold."""
+    channel, chat_id = clean_text(key.channel), clean_text(key.chat_id)
+    if channel is key.channel and chat_id is key.chat_id:
+        return key
+    return SessionKey(channel=channel, chat_id=chat_id)
+
+
+def find(connection: sqlite3.Connection, key: SessionKey) -> SessionRow | None:
+    row = connection.execute(_FIND, (key_text(key),)).fetchone()
+    return None if row is None else SessionRow(id=row[0], generation=row[1], live_from=row[2])
+
+
+def ensure(
+    connection: sqlite3.Connection, key: SessionKey, now: int, *, listed: bool
+) -> SessionRow:
+    """The session of `key`, made on first need. `listed`: it shows in the list of sessions from
+    now on, which those of commands and ephemeral turns alone do not."""
+    text = key_text(key)
+    row = connection.execute(_FIND, (text,)).fetchone()
+    if row is None:
+        cursor = connection.execute(_ADD, (text, int(listed), now, now))
+        assert cursor.lastrowid is not None
+        return SessionRow(id=cursor.lastrowid, generation=1, live_from=0)
+    if listed and not row[4]:
+        connection.execute(_LIST, (now, row[0]))
+    return SessionRow(id=row[0], generation=row[1], live_from=row[2])
+
+
+def renew(connection: sqlite3.Connection, session: int) -> None:
+    """Begin a new generation: what is in the transcript stays, and is no longer its history."""
+    connection.execute(_RENEW, (session,))
+
+
+def take_places(connection: sqlite3.Connection, session: int, count: int, now: int) -> int:
+    """The first of `count` new places at the end of the transcript."""
+    ((following,),) = connection.execute(_TAKE_PLACES, (count, now, session)).fetchall()
+    return int(following) - count
+
+
+def records(
+    connection: sqlite3.Connection, *, limit: int, before: SessionKey | None
+) -> tuple[SessionRecord, ...]:
+    """Listed sessions, the latest active first; `before` is the last one of an earlier page."""
+    if before is None:
+        rows = connection.execute(_NEWEST, (limit,))
+    else:
+        rows = connection.execute(_OLDER, (key_text(before), limit))
+    return tuple(
+        SessionRecord(
+            key=SessionKey.parse(key),
+            generation=generation,
+            created_at=created_at,
+            active_at=active_at,
+            messages=messages,
+            pending=pending,
+            running_turn_id=turn_id,
+        )
+        for key, generation, created_at, active_at, messages, pending, turn_id in rows
+    )

@@ -1,0 +1,267 @@
+"""The table `messages`: each session's transcript, in the order a provider must be given it.
+
+A message stands at a `place` of its session. The results of its calls share that place and
+stand behind it by the calls' positions, whenever they came in.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import orjson
+import structlog
+
+from teaagentd.store.codec import dump_attachments, dump_calls, load_attachments, load_calls
+from teaagentd.store.sessions import SessionRow, take_places
+from teaagentd.store.turns import TurnRow
+from teaagentd.transcript import clean_text
+from teaagentd.types import InboxRow, LLMMessage, Role
+
+log = structlog.get_logger()
+
+_ADD = """
+    INSERT INTO messages (session, turn, place, position, role, content, note, inbox, tool_calls,
+        tool_call_id, name, raw, reasoning, model, attachments, created_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_COLUMNS = """
+    id, role, content, note, inbox, tool_calls, tool_call_id, name, raw, reasoning, model,
+    attachments, place, position
+"""
+_HISTORY = f"""
+    SELECT {_COLUMNS} FROM messages WHERE session = ? AND place >= ? ORDER BY place, position
+"""
+_HISTORY_AT_ONCE = """
+    SELECT json_group_array(json_array(id, role, content, note, inbox, tool_calls, tool_call_id,
+        name, raw, reasoning, model, attachments, place, position))
+    FROM (SELECT * FROM messages WHERE session = ? AND place >= ? ORDER BY place, position)
+"""
+_PAGE = f"""
+    SELECT * FROM (
+        SELECT {_COLUMNS} FROM messages WHERE session = :session
+            AND (place, position) < (
+                coalesce((SELECT place FROM messages WHERE id = :before), :end),
+                coalesce((SELECT position FROM messages WHERE id = :before), 0)
+            )
+        ORDER BY place DESC, position DESC LIMIT :limit
+    ) ORDER BY place, position
+"""
+_NOTES = """
+    SELECT note FROM messages
+    WHERE session = ? AND place >= ? AND note IS NOT NULL ORDER BY place, position
+"""
+_END = 2**62
+
+_Values: TypeAlias = tuple[
+    int,
+    Role,
+    str,
+    str | None,
+    int | None,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    str | None,
+    int,
+    int,
+]
+
+
+def append(
+    connection: sqlite3.Connection, turn: TurnRow, messages: Sequence[LLMMessage], now: int
+) -> tuple[LLMMessage, ...]:
+    """`messages` at the end of the turn's transcript, cleaned and with their ids. Those of an
+    ephemeral turn are not kept and have none."""
+    cleaned = tuple(_clean(message) for message in messages)
+    if not turn.keeps_messages or not cleaned:
+        return cleaned
+    place = take_places(connection, turn.session.id, len(cleaned), now)
+    return tuple(
+        _add(connection, turn, message, place + offset, 0, now)
+        for offset, message in enumerate(cleaned)
+    )
+
+
+def append_result(
+    connection: sqlite3.Connection,
+    turn: TurnRow,
+    message: LLMMessage,
+    place: int,
+    position: int,
+    now: int,
+) -> None:
+    """A tool message behind the message that called, at its call's position."""
+    if turn.keeps_messages:
+        _add(connection, turn, _clean(message), place, position, now)
+
+
+def place_of(connection: sqlite3.Connection, message: LLMMessage) -> int:
+    """Where a kept message stands; 0 for one of an ephemeral turn."""
+    if message.id is None:
+        return 0
+    (place,) = connection.execute(
+        "SELECT place FROM messages WHERE id = ?", (message.id,)
+    ).fetchone()
+    return int(place)
+
+
+def from_inbox(row: InboxRow, note: str | None) -> LLMMessage:
+    """A claimed row as the user message that the model reads."""
+    return LLMMessage(
+        role="user",
+        content=row.message.content,
+        note=note,
+        attachments=row.message.attachments,
+        inbox_id=row.id,
+    )
+
+
+def history(connection: sqlite3.Connection, session: SessionRow) -> tuple[LLMMessage, ...]:
+    """The live history. A row that cannot be read is there as a message that says so.
+
+    It comes in one row: each step of a statement gives up the interpreter's lock, and beside a
+    busy event loop a thread waits for it each time.
+    """
+    where = (session.id, session.live_from)
+    try:
+        (text,) = connection.execute(_HISTORY_AT_ONCE, where).fetchone()
+        rows: Iterable[_Values] = orjson.loads(text)
+    except (sqlite3.OperationalError, ValueError):
+        rows = _undecoded(connection, _HISTORY, where)
+    return tuple(_message(row) for row in rows)
+
+
+def page(
+    connection: sqlite3.Connection, session: SessionRow, *, limit: int, before: int | None
+) -> tuple[LLMMessage, ...]:
+    """The last `limit` messages before the one with id `before`, of every generation, in order
+    and without notes."""
+    where = {"session": session.id, "before": before, "limit": limit, "end": _END}
+    try:
+        rows = connection.execute(_PAGE, where).fetchall()
+    except sqlite3.OperationalError:
+        rows = _undecoded(connection, _PAGE, where)
+    return tuple(replace(_message(row), note=None) for row in rows)
+
+
+def notes(connection: sqlite3.Connection, session: SessionRow) -> tuple[str, ...]:
+    """The notes of the live history, oldest first."""
+    rows = connection.execute(_NOTES, (session.id, session.live_from))
+    return tuple(note for (note,) in rows)
+
+
+def _clean(message: LLMMessage) -> LLMMessage:
+    """`message` without lone surrogates in its texts; the codec cleans the structured ones."""
+    texts = (message.content, message.note, message.raw, message.reasoning, message.model)
+    texts += (message.tool_call_id, message.name)
+    if all(text is None or clean_text(text) is text for text in texts):
+        return message
+    return replace(
+        message,
+        content=clean_text(message.content),
+        note=_clean_optional(message.note),
+        raw=_clean_optional(message.raw),
+        reasoning=_clean_optional(message.reasoning),
+        model=_clean_optional(message.model),
+        tool_call_id=_clean_optional(message.tool_call_id),
+        name=_clean_optional(message.name),
+    )
+
+
+def _clean_optional(text: str | None) -> str | None:
+    return None if text is None else clean_text(text)
+
+
+def _add(
+    connection: sqlite3.Connection,
+    turn: TurnRow,
+    message: LLMMessage,
+    place: int,
+    position: int,
+    now: int,
+) -> LLMMessage:
+    cursor = connection.execute(
+        _ADD,
+        (
+            turn.session.id,
+            turn.number,
+            place,
+            position,
+            message.role,
+            message.content,
+            message.note,
+            message.inbox_id,
+            dump_calls(message.tool_calls),
+            message.tool_call_id,
+            message.name,
+            message.raw,
+            message.reasoning,
+            message.model,
+            dump_attachments(message.attachments),
+            now,
+        ),
+    )
+    return replace(message, id=cursor.lastrowid)
+
+
+def _undecoded(
+    connection: sqlite3.Connection, sql: str, where: Sequence[int] | dict[str, int | None]
+) -> list[_Values]:
+    """The rows of `sql` where some text is no UTF-8: its bad bytes become U+FFFD."""
+    factory: Callable[[bytes], str] = connection.text_factory
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")
+    try:
+        return connection.execute(sql, where).fetchall()
+    finally:
+        connection.text_factory = factory
+
+
+def _message(row: _Values) -> LLMMessage:
+    (
+        row_id,
+        role,
+        content,
+        note,
+        inbox_id,
+        tool_calls,
+        tool_call_id,
+        name,
+        raw,
+        reasoning,
+        model,
+        attachments,
+        _,
+        _,
+    ) = row
+    try:
+        return LLMMessage(
+            role=role,
+            content=content,
+            tool_calls=load_calls(tool_calls),
+            tool_call_id=tool_call_id,
+            name=name,
+            note=note,
+            raw=raw,
+            reasoning=reasoning,
+            model=model,
+            attachments=load_attachments(attachments),
+            id=row_id,
+            inbox_id=inbox_id,
+        )
+    except ValueError as error:
+        log.error("message_unreadable", message=row_id, error=str(error))
+        return LLMMessage(
+            role=role,
+            content=f"{content}\n[part of message {row_id} in the store cannot be read]".strip(),
+            tool_call_id=tool_call_id,
+            name=name,
+            note=note,
+            id=row_id,
+            inbox_id=inbox_id,
+        )
