@@ -66,6 +66,10 @@ class LLMAdapter(Protocol):
     async def complete(self, request: LLMRequest, on_chunk: OnChunk | None = None) -> LLMResponse:
         """The whole answer. Raises a `ProviderError` and nothing else but cancellation."""
 
+    async def warm(self) -> None:
+        """Prepare what the first request needs and nothing else: imports, clients. Called once
+        the daemon is ready; must not block the event loop. Raises nothing of the network."""
+
     async def aclose(self) -> None:
         """Release connections and processes. Idempotent."""
 

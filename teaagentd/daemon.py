@@ -154,7 +154,7 @@ class Daemon:
                 max_pending=settings.bus.max_pending,
                 on_commit=failpoints.from_environment(),
             )
-            stack.push_async_callback(store.close)
+            stack.push_async_callback(store.aclose)
             progress = _Progress(on_progress)
             options = provider_options(settings.provider, clock=clock, on_progress=progress)
             adapter = load_provider(options.type, options)
@@ -210,9 +210,7 @@ class Daemon:
 
     async def _warm(self) -> None:
         """Load what the first answer needs while nobody waits for it yet."""
-        warm = getattr(self.adapter, "warm_imports", None)
-        if warm is not None:
-            await warm()
+        await self.adapter.warm()
 
     async def _drain(self) -> int:
         """Let what was begun end: turns first, then the sends of their replies."""

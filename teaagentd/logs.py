@@ -36,7 +36,7 @@ _PATTERNS = re.compile(
     r"|(?P<user>://)[^/\s:@\"']+:[^/\s@\"']+(?=@)"
     r"|\b(?:sk|rk|pk|xox[abprs]|gh[pousr]|github_pat|glpat)[-_][A-Za-z0-9_-]{12,}"
     r"|\bAKIA[A-Z0-9]{16}\b"
-    r"|\b\d{6,12}(?::|%3[Aa])[A-Za-z0-9_-]{30,}"
+    r"|(?<!\d)\d{6,12}(?::|%3[Aa])[A-Za-z0-9_-]{30,}"
 )
 
 

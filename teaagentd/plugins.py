@@ -59,9 +59,8 @@ def provider_options(
     )
 
 
-def load_provider(options: ProviderOptions) -> LLMAdapter:
+def load_provider(name: str, options: ProviderOptions) -> LLMAdapter:
     """The model server that `provider.type` names. Raises `ConfigError`."""
-    name = options.type
     create = _factory("provider", name, _KEYS["provider"])
     adapter = _call("provider", name, lambda: create(options))
     if not callable(getattr(adapter, "complete", None)):

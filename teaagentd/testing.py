@@ -145,6 +145,8 @@ class ScriptedModel:
         await self._stream(response.content, on_chunk)
         return response
 
+    async def warm(self) -> None: ...
+
     async def aclose(self) -> None:
         self.closed = True
 

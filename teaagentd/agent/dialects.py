@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -19,7 +19,7 @@ from teaagentd.agent.decisions import (
     render_call,
 )
 from teaagentd.errors import ToolValidationError
-from teaagentd.types import Json, LLMMessage, LLMRequest, LLMResponse, ToolSpec
+from teaagentd.types import LLMMessage, LLMRequest, LLMResponse, ToolSpec
 
 DialectName = Literal["native", "json"]
 
@@ -89,8 +89,9 @@ class NativeDialect:
 class JsonDialect:
     """One JSON object per reply, held to a schema by servers that can.
 
-    `brief` tells the model one line per tool, which very small models need; else each tool's
-    whole description and parameters. `answer_limit` bounds an answer, in characters: a small
+    `brief` tells the model one line per tool and offers no optional parameters: very small
+    models get lost in more, and make up a value for every parameter they are offered. Else the
+    model is told each tool's whole description and parameters. `answer_limit` bounds an answer, in characters: a small
     model talks until it is stopped.
     """
 
@@ -100,9 +101,8 @@ class JsonDialect:
     def request(self, ask: Ask) -> LLMRequest:
         system = f"{ask.system}\n\n{self.instructions(ask.tools)}".strip()
         messages = transcript.legal((_system(system), *ask.history))
-        schema = decision_schema(
-            ask.tools, answer_only=ask.answer_only, answer_limit=self.answer_limit
-        )
+        tools = [_required_only(tool) for tool in ask.tools] if self.brief else ask.tools
+        schema = decision_schema(tools, answer_only=ask.answer_only, answer_limit=self.answer_limit)
         return LLMRequest(messages=tuple(render_history(messages)), response_schema=schema)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
@@ -215,17 +215,29 @@ def render_result(result: LLMMessage) -> str:
     return f"The result of {result.name} is:{text}\nNow answer the question."
 
 
-def _brief_line(tool: ToolSpec) -> str:
+def _required(tool: ToolSpec) -> list[str]:
     required = tool.parameters.get("required", [])
-    names = [str(name) for name in required] if isinstance(required, list) else []
+    return [str(name) for name in required] if isinstance(required, list) else []
+
+
+def _required_only(tool: ToolSpec) -> ToolSpec:
+    properties = tool.parameters.get("properties", {})
+    if not isinstance(properties, Mapping):
+        return tool
+    required = _required(tool)
+    kept = {name: schema for name, schema in properties.items() if name in required}
+    return replace(tool, parameters={**tool.parameters, "properties": kept})
+
+
+def _brief_line(tool: ToolSpec) -> str:
     what = tool.description.split(". ")[0].split("\n")[0].rstrip(".")
-    call = render_call(tool.name, dict.fromkeys(names, "..."))
+    call = render_call(tool.name, dict.fromkeys(_required(tool), "..."))
     return f"{call} {what[:1].lower()}{what[1:]}."
 
 
 def _full_lines(tool: ToolSpec) -> str:
     properties = tool.parameters.get("properties", {})
-    names: dict[str, Json] = dict.fromkeys(properties, "...") if properties else {}  # type: ignore[arg-type]
+    names = dict.fromkeys(properties, "...") if isinstance(properties, Mapping) else {}
     schema = json.dumps(tool.parameters, ensure_ascii=False)
     return f"{render_call(tool.name, names)} {tool.description}\n  Its arguments: {schema}"
 

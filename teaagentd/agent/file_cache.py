@@ -89,14 +89,13 @@ class FileCache:
             with open(descriptor, "rb") as opened:
                 before = os.fstat(descriptor)
                 content = opened.read(LIMIT_BYTES + 1)
-                after = os.fstat(descriptor)
         except OSError as error:
             file = FileText(path=path, problem=_reason(error))
             return _Entry(stamp=_stamp(status), settled=False, file=file)
         changed_at = max(before.st_mtime_ns, before.st_ctime_ns)
         return _Entry(
             stamp=_stamp(before),
-            settled=_stamp(before) == _stamp(after) and changed_at < read_at - _SETTLED_NS,
+            settled=changed_at < read_at - _SETTLED_NS,
             file=_decoded(path, content),
         )
 

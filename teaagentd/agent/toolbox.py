@@ -20,6 +20,7 @@ from teaagentd.errors import (
     ConfigError,
     FatalToolError,
     StoreError,
+    TeaAgentError,
     ToolError,
     ToolValidationError,
 )
@@ -184,6 +185,14 @@ class Toolbox:
         self._approval = approval or HarmlessOnly()
         self._limits = limits or CallLimits()
         self._clock = clock or SystemClock()
+        self._left_behind: set[Execution] = set()
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """The names of tools that did not end when told to and are still at work. `strays` does
+        not close before they end; a process that will not wait for them must exit hard."""
+        self._left_behind = {one for one in self._left_behind if not one.ended}
+        return tuple(sorted(one.call.name for one in self._left_behind))
 
     async def run(
         self, calls: Sequence[ToolCall], *, journal: RunJournal, watcher: Watcher, place: RunPlace
@@ -255,7 +264,7 @@ class Toolbox:
             raise
         timed_out = not execution.ended
         if timed_out:
-            await execution.end(self._strays, grace_s=self._limits.grace_s, insist=True)
+            await self._end(execution, self._limits.grace_s, insist=True)
             log.warning(
                 "tool_call_timed_out",
                 tool=execution.call.name,
@@ -267,10 +276,16 @@ class Toolbox:
     async def _stop(self, execution: Execution, journal: RunJournal) -> None:
         """The turn is being stopped: end its call. A result that came all the same is kept."""
         if not execution.ended:
-            await execution.end(self._strays, grace_s=self._limits.stop_grace_s, insist=False)
+            await self._end(execution, self._limits.stop_grace_s, insist=False)
         if execution.output is not None:
             with suppress(StoreError):
                 await self._record_outcome(execution, journal, timed_out=False)
+
+    async def _end(self, execution: Execution, grace_s: float, *, insist: bool) -> None:
+        self._left_behind.add(execution)
+        await execution.end(self._strays, grace_s=grace_s, insist=insist)
+        if execution.ended:
+            self._left_behind.discard(execution)
 
     async def _record_outcome(
         self, execution: Execution, journal: RunJournal, *, timed_out: bool
@@ -283,7 +298,7 @@ class Toolbox:
             text += "]" if execution.ended else "; it did not stop and may still be at work]"
             if output:
                 text += f"\nWhat it gave until then:\n{output}"
-        elif isinstance(error, ToolError):
+        elif isinstance(error, TeaAgentError):
             status, text = "error", f"error: {error}"
         elif error is not None:
             log.error("tool_raised", tool=call.name, call=call.id, exc_info=error)

@@ -21,7 +21,8 @@ from teaagentd.errors import (
     DeliveryUnknown,
     StoreError,
 )
-from teaagentd.store import Letter, Store
+from teaagentd.store import Store
+from teaagentd.store.values import Letter
 from teaagentd.types import Part, Receipt
 
 REPEAT_MARK = "(possible repeat) "
@@ -106,9 +107,9 @@ class Delivery:
 
     @property
     def unsettled(self) -> int:
-        """Chats that are being sent to or could be at once, and one for an outbox that has yet
-        to be looked at; chats that must wait do not count."""
-        return len(self._busy) + self._ready + (1 if self._reading or self._kicked else 0)
+        """Chats that are being sent to or could be at once, at least one while the outbox has
+        yet to be looked at; chats that must wait do not count."""
+        return max(len(self._busy) + self._ready, 1 if self._reading or self._kicked else 0)
 
     @property
     def paused_s(self) -> float:
@@ -150,7 +151,7 @@ class Delivery:
             self._reading = False
         by_chat: dict[str, list[Letter]] = {}
         for letter in letters:
-            by_chat.setdefault(letter.message.address.chat_id, []).append(letter)
+            by_chat.setdefault(letter.outbound.address.chat_id, []).append(letter)
         self._chats = {name: chat for name, chat in self._chats.items() if name in by_chat}
         waits: list[float] = []
         due: list[tuple[int, int, str]] = []
@@ -159,7 +160,7 @@ class Delivery:
             if wait_s > 0:
                 waits.append(wait_s)
             elif name not in skipped:
-                due.append((self._failures(name), queue[0].message.id, name))
+                due.append((self._failures(name), queue[0].outbound.id, name))
         room = (1 if self._pauses else self._limits.chats) - len(self._busy)
         for _, _, name in sorted(due)[: max(room, 0)]:
             self._busy.add(name)
@@ -203,7 +204,7 @@ class Delivery:
 
     async def _deliver(self, letter: Letter) -> bool:
         """Send what is unsent of one letter. True: it is over, sent or dead."""
-        message = letter.message
+        message = letter.outbound
         name = message.address.chat_id
         count = len(letter.parts)
         pending = [part.index for part in letter.parts if part.state != "sent"]
@@ -221,7 +222,9 @@ class Delivery:
                 message.id, index, idempotent=self._channel.idempotent
             )
             if part is None:
-                self._log_dead(letter, f"the outcome of part {index + 1} is unknown twice")
+                states = {part.index: part.state for part in letter.parts}
+                if states.get(index) == "sending":
+                    self._log_dead(letter, f"the outcome of part {index + 1} is unknown for good")
                 return True
             outcome = await self._send(part)
             if isinstance(outcome, Receipt):
@@ -264,13 +267,12 @@ class Delivery:
         return DeliveryUnknown(f"no answer within {self._limits.send_s:g} s")
 
     async def _record(self, outbound_id: int, index: int, receipt: Receipt) -> None:
-        """Write down that a part was sent. A passing failure of the disk must not lead to a
-        second send, so it is tried until it succeeds."""
+        """Write down that a part was sent; the store sees to it in spite of a cancellation. A
+        passing failure of the disk must not lead to a second send, so it is tried again."""
         failures = 0
         while True:
             try:
-                with anyio.CancelScope(shield=True):
-                    await self._store.finish_part(outbound_id, index, receipt)
+                await self._store.finish_part(outbound_id, index, receipt)
                 return
             except StoreError as error:
                 failures += 1
@@ -286,10 +288,10 @@ class Delivery:
                 letter, f"told to wait {asked_s:g} s; sent up to part {index}, the rest is kept"
             )
             return True
-        name = letter.message.address.chat_id
+        name = letter.outbound.address.chat_id
         wait_s = self._back_off(name, asked_s)
         until_ms = self._clock.now_ms() + math.ceil(wait_s * 1000)
-        await self._store.delay(letter.message.id, index, until_ms=until_ms)
+        await self._store.delay(letter.outbound.id, index, until_ms=until_ms)
         log.warning("delivery_delayed", wait_s=round(wait_s, 3), **self._fields(letter))
         self._chats[name].delayed = True
         now = self._clock.monotonic()
@@ -307,7 +309,7 @@ class Delivery:
 
     async def _unknown(self, letter: Letter, index: int, error: DeliveryUnknown) -> bool:
         """Leave the part marked as sending: starting it again is what counts the repeat."""
-        name = letter.message.address.chat_id
+        name = letter.outbound.address.chat_id
         log.warning(
             "delivery_outcome_unknown", part=index, reason=str(error), **self._fields(letter)
         )
@@ -332,16 +334,16 @@ class Delivery:
         self._pauses = 0
 
     async def _bury(self, letter: Letter, reason: str) -> None:
-        self._chats.pop(letter.message.address.chat_id, None)
-        await self._store.refuse(letter.message.id, reason)
+        self._chats.pop(letter.outbound.address.chat_id, None)
+        await self._store.refuse(letter.outbound.id, reason)
         self._log_dead(letter, reason)
 
     def _log_dead(self, letter: Letter, reason: str) -> None:
-        self._chats.pop(letter.message.address.chat_id, None)
+        self._chats.pop(letter.outbound.address.chat_id, None)
         log.error("letter_dead", reason=reason, **self._fields(letter))
 
     def _fields(self, letter: Letter) -> dict[str, str | int | None]:
-        message = letter.message
+        message = letter.outbound
         return {
             "channel": self._channel.name,
             "outbound_id": message.id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import uuid
+from dataclasses import dataclass, field
 
 import anyio
 import click
@@ -11,16 +12,18 @@ import orjson
 
 from teaagentd.cli.attach import attached
 from teaagentd.cli.chat_plain import Interrupts, Progress
-from teaagentd.cli.client import Client, Payload, Refused, Reply
+from teaagentd.cli.client import Client, NoDaemon, Payload, Refused, Reply
 from teaagentd.cli.console import put, say
 from teaagentd.cli.conversation import Conversation, last_reply_id
 from teaagentd.cli.exits import FAILED, INTERRUPTED, OK, USAGE, Failure
-from teaagentd.cli.options import current_home, home_option, run_async
+from teaagentd.cli.options import current_home, home_option, run_async, unwrapped
 from teaagentd.home import Home
 from teaagentd.types import SessionKey
 
+_RESTART_S = 5.0
+"""How long a daemon may be away, to be restarted, before this process takes its place."""
 _PATIENCE_S = 60.0
-"""How long a daemon that went away may stay away, say to be restarted."""
+"""After which a daemon that goes away once more is the end of it."""
 
 
 @click.command()
@@ -29,10 +32,10 @@ _PATIENCE_S = 60.0
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as one JSON object.")
 @home_option
 def ask(text: str, session: str | None, as_json: bool) -> int:
-    """Ask TEXT and print the answer; `-` reads it from standard input.
+    """Ask one thing and print the answer.
 
-    With no daemon running it is answered in this process. Exit code 1: the turn failed, and the
-    one line on standard error says why.
+    TEXT may be `-`: it is then read from standard input. With no daemon running it is answered in
+    this process. Exit code 1: the turn failed, and the one line on standard error says why.
     """
     home = current_home()
     question = sys.stdin.read() if text == "-" else text
@@ -43,41 +46,67 @@ def ask(text: str, session: str | None, as_json: bool) -> int:
 
 
 async def _ask(home: Home, key: SessionKey, question: str, as_json: bool) -> int:
-    async with attached(home, say, "teaagentd ask") as client:
-        asked = await _answer(client, key, question)
-        if asked is None:
-            return INTERRUPTED
-        reply, turn = asked
-        outcome = turn.get("outcome") or turn.get("state")
-        failed = reply.kind == "final" and outcome not in (None, "answered", "done", "running")
-        if as_json:
-            put(orjson.dumps({**reply.raw, "turn": turn or None}).decode())
-        elif failed:
-            say(f"teaagentd: {' '.join(reply.content.split())}")
-        else:
-            put(reply.content)
-        return FAILED if failed else OK
+    """The answer, from whichever daemon is there; if it goes away, this process takes its
+    place."""
+    asked = _Asked(key=key, question=question)
+    deadline = anyio.current_time() + _PATIENCE_S
+    while True:
+        async with attached(home, say) as client:
+            try:
+                with unwrapped():
+                    await asked.ask(client)
+            except NoDaemon:
+                if anyio.current_time() > deadline:
+                    raise
+                continue
+            return _print(asked, as_json)
 
 
-async def _answer(client: Client, key: SessionKey, question: str) -> tuple[Reply, Payload] | None:
-    """The reply and what is known of its turn; None if the person interrupted."""
-    found: tuple[Reply, Payload] | None = None
-    conversation = Conversation(
-        client,
-        key,
-        Progress(),
-        seen=await last_reply_id(client, key),
-        patience_s=_PATIENCE_S,
-    )
-    async with anyio.create_task_group() as tasks:
-        interrupts = Interrupts(client, key)
-        await tasks.start(interrupts.watch, tasks.cancel_scope)
-        tasks.start_soon(conversation.follow)
-        reply = await conversation.answer(await conversation.post(question))
-        if not interrupts.seen:
-            found = reply, await _turn(client, reply)
-        tasks.cancel_scope.cancel()
-    return found
+@dataclass(kw_only=True, slots=True)
+class _Asked:
+    """One question under one id, asked again where the daemon went away; then its answer."""
+
+    key: SessionKey
+    question: str
+    external_id: str = field(default_factory=lambda: f"ask-{uuid.uuid4().hex}")
+    seen: int | None = None
+    reply: Reply | None = None
+    turn: Payload | None = None
+
+    async def ask(self, client: Client) -> None:
+        """Leaves `reply` None if the person interrupted. Raises `NoDaemon` if it went away and
+        stays away for some seconds, `Refused` if it will not have the question."""
+        if self.seen is None:
+            self.seen = await last_reply_id(client, self.key)
+        conversation = Conversation(
+            client, self.key, Progress(), seen=self.seen, patience_s=_RESTART_S
+        )
+        async with anyio.create_task_group() as tasks:
+            interrupts = Interrupts(client, self.key)
+            await tasks.start(interrupts.watch, tasks.cancel_scope)
+            tasks.start_soon(conversation.follow)
+            posted = await conversation.post(self.question, self.external_id)
+            reply = await conversation.answer(posted)
+            if not interrupts.seen:
+                self.turn = await _turn(client, reply)
+                self.reply = reply
+            tasks.cancel_scope.cancel()
+
+
+def _print(asked: _Asked, as_json: bool) -> int:
+    """Print what was asked for; returns the exit code."""
+    reply, turn = asked.reply, asked.turn or {}
+    if reply is None:
+        return INTERRUPTED
+    outcome = turn.get("outcome")
+    failed = reply.kind == "final" and outcome not in (None, "answered")
+    if as_json:
+        put(orjson.dumps({**reply.raw, "turn": turn or None}).decode())
+    if failed:
+        say(f"teaagentd: {' '.join(reply.content.split())}")
+    elif not as_json:
+        put(reply.content)
+    return FAILED if failed else OK
 
 
 async def _turn(client: Client, reply: Reply) -> Payload:

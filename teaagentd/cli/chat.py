@@ -37,7 +37,7 @@ def chat(session: str) -> int:
     at_keyboard = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
     async def talk() -> int:
-        async with attached(home, say, "teaagentd chat") as client:
+        async with attached(home, say) as client:
             if not at_keyboard:
                 return await chat_on_pipe(client, key)
             # The line editor is costly to import, and a pipe does without.

@@ -20,6 +20,9 @@ from teaagentd.types import OutboundKind, SessionKey
 _TIMEOUT_S = 30.0
 """For an answer to a request; one that waits by itself gets that much more."""
 
+_SILENCE_S = 120.0
+"""After which an event stream, where something is said every 30 s, is taken for dead."""
+
 _LONGEST_PATH = 100
 """Bytes of a socket's path that every system takes."""
 
@@ -169,14 +172,16 @@ class Client:
         path = f"/v1/sessions/{quote(str(key), safe='')}/stop"
         return _object(await self._request("POST", path, body={}))
 
-    async def shut_down(self) -> None:
-        """Ask the daemon to end. It may be gone before it has answered."""
-        await self._request("POST", "/v1/shutdown", body={})
+    async def shut_down(self) -> tuple[str, ...]:
+        """Ask the daemon to end. Returns what it waits for, in words."""
+        answer = _object(await self._request("POST", "/v1/shutdown", body={}))
+        waits_for = answer.get("waits_for")
+        return tuple(map(str, waits_for)) if isinstance(waits_for, list) else ()
 
     @asynccontextmanager
     async def events(self, key: SessionKey) -> AsyncIterator[AsyncIterator[Event]]:
         """The session's events from the time of entering on; ends when the daemon does."""
-        timeout = httpx2.Timeout(_TIMEOUT_S, read=None)  # between two events days may pass
+        timeout = httpx2.Timeout(_TIMEOUT_S, read=_SILENCE_S)
         query = {"session_key": str(key)}
         try:
             async with self._http.sse("/v1/events", params=query, timeout=timeout) as source:

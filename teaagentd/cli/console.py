@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import click
+
+Say = Callable[[str], None]
+"""Takes a line for the person at the keyboard."""
 
 _CONTROL = dict.fromkeys((*range(32), 127, *range(128, 160)))
 del _CONTROL[ord("\n")], _CONTROL[ord("\t")]

@@ -14,7 +14,6 @@ from typing import Protocol
 import anyio
 
 from teaagentd.cli.client import Client, Event, NoDaemon, Posted, Reply
-from teaagentd.cli.exits import NO_DAEMON, Failure
 from teaagentd.types import Phase, SessionKey
 
 _RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -56,7 +55,7 @@ class Conversation:
         patience_s: float | None = None,
     ) -> None:
         """`seen` is the id of the last reply that need not be shown. A daemon that is away for
-        longer than `patience_s` ends the conversation with a `Failure`; None waits for ever."""
+        longer than `patience_s` ends the conversation with `NoDaemon`; None waits for ever."""
         self.key = key
         self.seen = seen
         self._client = client
@@ -67,10 +66,10 @@ class Conversation:
         self._changed = anyio.Event()
         self._following = anyio.Event()
 
-    async def post(self, content: str) -> Posted:
+    async def post(self, content: str, external_id: str | None = None) -> Posted:
         """Have a message accepted, however often the daemon goes away meanwhile. Raises
         `Refused` if it will not have it."""
-        external_id = f"terminal-{uuid.uuid4().hex}"
+        external_id = external_id or f"terminal-{uuid.uuid4().hex}"
         await self._following.wait()
         attempt = 0
         while True:
@@ -110,11 +109,7 @@ class Conversation:
         now = time.monotonic()
         self._lost_at = now if self._lost_at is None else self._lost_at
         if self._patience_s is not None and now - self._lost_at > self._patience_s:
-            raise Failure(
-                "the daemon went away and did not come back; a message that it had accepted is "
-                "answered at its next start",
-                NO_DAEMON,
-            )
+            raise NoDaemon(self._client.socket)
         await anyio.sleep(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
 
     async def _take(self, event: Event) -> None:
@@ -124,7 +119,7 @@ class Conversation:
                 self._view.delta(turn_id, event.text("text"))
             case "reset":
                 self._view.reset(turn_id)
-            case "reply":
+            case "reply" | "dropped":
                 await self._catch_up()
             case "phase":
                 phase = event.text("phase")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 
+from teaagentd.cli.console import Say
 from teaagentd.config.load import load_settings
 from teaagentd.config.text import example
 from teaagentd.errors import ConfigError
 from teaagentd.home import Home
-
-Say = Callable[[str], None]
 
 WORKSPACE_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "HEARTBEAT.md")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import anyio
@@ -40,9 +41,16 @@ def current_home() -> Home:
 
 
 def run_async(function: Callable[[], Awaitable[T]]) -> T:
-    """Run `function` to its end. A `TeaAgentError` that a task group wrapped comes out bare."""
-    try:
+    """Run `function` to its end."""
+    with unwrapped():
         return anyio.run(function)
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """A `TeaAgentError` or an interrupt that task groups wrapped comes out bare."""
+    try:
+        yield
     except BaseExceptionGroup as group:
         error = _first(group)
         if error is None:

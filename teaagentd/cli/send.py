@@ -38,9 +38,10 @@ from teaagentd.types import SessionKey
 )
 @home_option
 def send(text: str, session: str, external_id: str | None, wait_s: float | None) -> int:
-    """Hand TEXT to the running daemon; `-` reads it from standard input.
+    """Hand a message to the running daemon.
 
-    Prints the id under which it was accepted, or with --wait the answer.
+    TEXT may be `-`: it is then read from standard input. Prints the id under which it was
+    accepted, or with --wait the answer.
     """
     home = current_home()
     content = sys.stdin.read() if text == "-" else text

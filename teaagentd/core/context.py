@@ -14,6 +14,7 @@ import structlog
 from teaagentd.abc import Clock
 from teaagentd.agent.file_cache import LIMIT_BYTES, FileCache, FileText
 from teaagentd.agent.skills import SkillCatalog, list_folder
+from teaagentd.core.session import MAX_MEMORY
 from teaagentd.transcript import one_line
 from teaagentd.types import InboxRow, LLMMessage
 
@@ -21,7 +22,6 @@ _AGENTS = ("AGENTS.md", "AGENT.md", "CLAUDE.md")
 _PERSONAL = ("SOUL.md", "USER.md", "IDENTITY.md")
 _LATE_MS = 10 * 60_000
 _MAX_NAME = 80
-_MAX_MEMORY = 500
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 _RULES = (
@@ -104,7 +104,7 @@ class ContextBuilder:
             memory
             for memory in memories
             if memory not in asked
-            and not any(one_line(memory, _MAX_MEMORY) in note for note in noted)
+            and not any(one_line(memory, MAX_MEMORY) in note for note in noted)
         ]
         return SystemPrompt(static=static, volatile=self.opening_note(place=place, memories=fresh))
 
@@ -206,5 +206,5 @@ def _bracketed(facts: Sequence[str], memories: Sequence[str], others: Sequence[s
     if others:
         line += ", also read by " + ", ".join(one_line(other, _MAX_NAME) for other in others)
     if memories:
-        line += "\nremembered:" + "".join(f"\n- {one_line(m, _MAX_MEMORY)}" for m in memories)
+        line += "\nremembered:" + "".join(f"\n- {one_line(m, MAX_MEMORY)}" for m in memories)
     return f"[{line}]"

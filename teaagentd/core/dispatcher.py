@@ -15,9 +15,8 @@ from teaagentd.channels.supervisor import ChannelStatus, ChannelSupervisor, Rest
 from teaagentd.core.activity import ActivityFeed, Reply
 from teaagentd.errors import StoreError
 from teaagentd.store import Store
+from teaagentd.store.store import PULL_CHANNELS
 from teaagentd.types import OutboundMessage, SessionKey
-
-PULL_CHANNELS = frozenset({"api", "terminal"})
 
 log = structlog.get_logger()
 
@@ -164,16 +163,21 @@ class Dispatcher:
 
     async def _refuse_strangers(self) -> None:
         """Texts for channels that are not configured are dead letters at once."""
-        self._strangers |= await self._strangers_at_start()
+        known = False
         while True:
             self._stranger_seen = anyio.Event()
-            strangers, self._strangers = self._strangers, set()
-            for name in strangers:
-                try:
-                    for letter in await self._store.undelivered(name):
-                        reason = f"there is no channel named {name}"
-                        await self._store.refuse(letter.message.id, reason)
-                        log.error("letter_dead", channel=name, outbound_id=letter.message.id)
-                except StoreError as error:
-                    log.error("letter_not_refused", channel=name, error=str(error))
+            try:
+                if not known:
+                    for name in await self._store.undelivered_channels():
+                        self.kick(name)
+                    known = True
+                while self._strangers:
+                    await self._refuse_all(self._strangers.pop())
+            except StoreError as error:
+                log.error("letters_not_refused", error=str(error))
             await self._stranger_seen.wait()
+
+    async def _refuse_all(self, name: str) -> None:
+        for letter in await self._store.undelivered(name):
+            await self._store.refuse(letter.outbound.id, f"there is no channel named {name}")
+            log.error("letter_dead", channel=name, outbound_id=letter.outbound.id)

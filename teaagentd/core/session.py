@@ -9,7 +9,11 @@ import structlog
 
 from teaagentd.abc import MemoryEngine
 from teaagentd.store import Store
+from teaagentd.transcript import one_line
 from teaagentd.types import InboxRow, LLMMessage, SessionKey
+
+MAX_MEMORY = 500
+"""Characters of one memory in a note."""
 
 log = structlog.get_logger()
 
@@ -45,9 +49,9 @@ class Session:
         for row in rows:
             if row.id not in self._recalled:
                 found = await self.recall_for(row.message.content)
-                fresh = tuple(text for text in found if text not in noted)
+                fresh = tuple(text for text in found if one_line(text, MAX_MEMORY) not in noted)
                 self._recalled[row.id] = fresh
-                noted = "\n".join((noted, *fresh))
+                noted = "\n".join((noted, *(one_line(text, MAX_MEMORY) for text in fresh)))
 
     async def recall_for(self, text: str) -> Sequence[str]:
         """What memory has for `text`; empty on failure."""

@@ -12,7 +12,7 @@ import structlog
 
 from teaagentd.abc import Clock, MemoryEngine
 from teaagentd.agent.runner import AgentRunner
-from teaagentd.core.activity import ActivityFeed, TurnWatcher
+from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
 from teaagentd.core.context import ContextBuilder
 from teaagentd.core.gate import Gate, Slot
@@ -106,7 +106,7 @@ class Turn:
         self.origin = new.origin
         self.depth = depth
         self.session = services.session(new.key)
-        self.watcher = TurnWatcher(services.feed, new.key, new.id)
+        self.watcher = services.feed.watcher(new.key, new.id)
         self.begun_at: float | None = None
         self._new = new
         self._services = services
@@ -181,7 +181,6 @@ class Turn:
                 log.error("turn_condemned", attempt=resumed.attempt)
                 self._closed(found, "failed", CONDEMNED)
                 return False
-            self._services.announce(found.outbound)
         else:
             await self.session.recall()
             begun = await self._store.begin(
@@ -194,6 +193,7 @@ class Turn:
                 return False
             found = begun
         self._begun = found
+        self._services.announce(found.outbound)
         self._services.bus.claimed(self.key, [row.id for row in found.claimed])
         asked = {row.id for row in found.claimed}
         opened = [message for message in found.history if message.inbox_id in asked]

@@ -18,7 +18,7 @@ from teaagentd.store.values import (
     NewTurn,
     NoteRenderer,
 )
-from teaagentd.types import Address, InboundMessage, OutboundMessage, SessionKey
+from teaagentd.types import Address, InboundMessage, OutboundMessage, SessionKey, TurnOutcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +48,7 @@ def accept(
     return Accepted(id=row_id, session_key=message.key, duplicate=False)
 
 
-def retry(
-    connection: sqlite3.Connection, row_id: int, *, max_pending: int, now: int
-) -> Accepted:
+def retry(connection: sqlite3.Connection, row_id: int, *, max_pending: int, now: int) -> Accepted:
     """Accept a dead row anew. Raises `BusFull`, and `StoreError` for a row that is not dead."""
     if inbox.is_full(connection, max_pending):
         raise BusFull(max_pending)
@@ -143,10 +141,8 @@ def _carry_out(
         if waiting is not None:
             stopped = len(inbox.unanswered(connection, waiting.number))
         word = ending.last_word(order.closing)
-        outcome = "superseded" if order.effect == "new" else "stopped"
-        texts, aside = ending.end(
-            connection, turn, word, outcome, pull=pull, now=now, apart=apart
-        )
+        outcome: TurnOutcome = "superseded" if order.effect == "new" else "stopped"
+        texts, aside = ending.end(connection, turn, word, outcome, pull=pull, now=now, apart=apart)
     if order.effect == "new":
         sessions.renew(connection, session.id)
     found = CommandOutcome(

@@ -48,6 +48,12 @@ class Database:
         """What `run` finds on a reading connection. Raises `StoreUnavailable`, `StoreDamaged`."""
         return await self._readers.read(run)
 
+    async def ping(self) -> None:
+        """Return once the writer has done what was queued before. Can be cancelled."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._writer.ping(waiter)
+        await waiter
+
     async def close(self) -> None:
         """Finish what is queued and close every connection, the writer's last."""
         with anyio.CancelScope(shield=True):

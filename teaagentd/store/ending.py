@@ -60,7 +60,6 @@ def end(
     calls.close_all(connection, turn, now)
     transcripts.append(connection, turn, (message,), now)
     spoken = say(connection, turn, "final", message.content, pull=pull, now=now, apart=apart)
-    inbox.end(connection, turn.number)
     turns.end(connection, turn, outcome, now)
     return spoken
 

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 
+from teaagentd.errors import StoreError
 from teaagentd.store.codec import dump_attachments, load_attachments
 from teaagentd.store.sessions import clean_key
 from teaagentd.store.values import DeadRow, PendingKey
@@ -29,7 +30,7 @@ _COLUMNS = """
 """
 _PENDING = f"""
     SELECT {_COLUMNS} FROM inbox i JOIN sessions s ON s.id = i.session
-    WHERE i.session = ? AND i.state = 'pending' AND i.id <= ? ORDER BY i.id LIMIT ?
+    WHERE i.session = ? AND i.state = 'pending' AND i.id <= ? ORDER BY i.id
 """
 _OPEN = f"""
     SELECT {_COLUMNS} FROM inbox i JOIN sessions s ON s.id = i.session
@@ -38,11 +39,11 @@ _OPEN = f"""
 _COUNT_SESSION = "SELECT count(*) FROM inbox WHERE session = ? AND state = 'pending'"
 _CLAIM = "UPDATE inbox SET state = 'claimed', turn = ? WHERE id = ? AND state = 'pending'"
 _CLAIMED = "SELECT id, channel, chat_id, answer FROM inbox WHERE turn = ? ORDER BY id"
-_ANSWER = "UPDATE inbox SET answer = ? WHERE id = ? AND answer IS NULL"
-_END = "UPDATE inbox SET state = 'done' WHERE turn = ? AND state = 'claimed'"
-_CONDEMN = """
-    UPDATE inbox SET state = 'dead' WHERE turn = ? AND state = 'claimed' AND answer IS NULL
+_ANSWER = """
+    UPDATE inbox SET answer = ?, state = iif(state = 'dead', 'dead', 'done')
+    WHERE id = ? AND answer IS NULL
 """
+_CONDEMN = "UPDATE inbox SET state = 'dead' WHERE turn = ? AND answer IS NULL"
 _PENDING_KEYS = """
     SELECT s.key, i.id FROM inbox i JOIN sessions s ON s.id = i.session
     WHERE i.state = 'pending' ORDER BY i.id
@@ -118,7 +119,12 @@ def is_full(connection: sqlite3.Connection, limit: int) -> bool:
 
 
 def add(
-    connection: sqlite3.Connection, session: int, message: InboundMessage, now: int, *, command: bool
+    connection: sqlite3.Connection,
+    session: int,
+    message: InboundMessage,
+    now: int,
+    *,
+    command: bool,
 ) -> int:
     """A new row, pending; that of a command is done as it is made."""
     cursor = connection.execute(
@@ -142,10 +148,10 @@ def add(
 
 
 def pending(
-    connection: sqlite3.Connection, session: int, *, upto: int | None, limit: int = _EVERY
+    connection: sqlite3.Connection, session: int, *, upto: int | None
 ) -> tuple[InboxRow, ...]:
     """The session's pending rows with ids up to `upto`, oldest first."""
-    rows = connection.execute(_PENDING, (session, _EVERY if upto is None else upto, limit))
+    rows = connection.execute(_PENDING, (session, _EVERY if upto is None else upto))
     return tuple(_row(values) for values in rows.fetchall())
 
 
@@ -181,14 +187,10 @@ def unanswered_by_address(
 
 
 def answer(connection: sqlite3.Connection, rows: Sequence[int], outbound: int) -> None:
-    """Note that `outbound` is the text that answers `rows`."""
+    """Note that `outbound` is the one text that answers `rows`, which are done with it."""
     for row in rows:
-        connection.execute(_ANSWER, (outbound, row))
-
-
-def end(connection: sqlite3.Connection, turn: int) -> None:
-    """The rows of a turn that closes are done."""
-    connection.execute(_END, (turn,))
+        if connection.execute(_ANSWER, (outbound, row)).rowcount != 1:
+            raise StoreError(f"message {row} is answered already; this text was not kept")
 
 
 def condemn(connection: sqlite3.Connection, turn: int) -> None:
@@ -255,8 +257,10 @@ def count_dead(connection: sqlite3.Connection) -> int:
     return int(count)
 
 
-def _row(values: tuple[int, str, str, str | None, str | None, str, str | None, int, str]) -> InboxRow:
-    row_id, channel, chat_id, sender_id, external_id, content, attachments, accepted_at, key = values
+def _row(
+    values: tuple[int, str, str, str | None, str | None, str, str | None, int, str],
+) -> InboxRow:
+    row_id, channel, chat_id, sender_id, external_id, content, attachments, at, key = values
     session_key = SessionKey.parse(key)
     own = session_key.channel == channel and session_key.chat_id == chat_id
     return InboxRow(
@@ -270,5 +274,5 @@ def _row(values: tuple[int, str, str, str | None, str | None, str, str | None, i
             attachments=load_attachments(attachments),
             session_key=None if own else session_key,
         ),
-        accepted_at=accepted_at,
+        accepted_at=at,
     )

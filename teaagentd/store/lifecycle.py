@@ -41,11 +41,13 @@ def begin(
     now: int,
 ) -> Begun | None:
     """T1. None for a bus turn when nothing is pending."""
+    waiting: tuple[InboxRow, ...] = ()
     if new.origin == "bus":
         session = sessions.find(connection, new.key)
-        if session is None or not inbox.pending(
-            connection, session.id, upto=intake.upto, limit=1
-        ):
+        if session is None:
+            return None
+        waiting = inbox.pending(connection, session.id, upto=intake.upto)
+        if not waiting:
             return None
     elif new.opening is None:
         raise ValueError(f"a turn of origin {new.origin} needs its opening message")
@@ -53,11 +55,12 @@ def begin(
         listed = new.origin != "ephemeral"
         session = sessions.ensure(connection, new.key, now, listed=listed)
     outbound = _close_left_over(connection, session.id, pull=pull, now=now)
+    sessions.touch(connection, session.id, now)
     turn = turns.add(connection, new, session, now)
     history = transcripts.history(connection, session) if turn.keeps_messages else ()
     claimed: tuple[InboxRow, ...] = ()
-    if new.opening is None or new.origin == "bus":
-        claimed, added = _take_in(connection, turn, intake, history, now)
+    if waiting or new.opening is None:
+        claimed, added = _take_in(connection, turn, waiting, intake, history, now)
     else:
         added = transcripts.append(connection, turn, (new.opening,), now)
     return _begun(turn, 1, (*history, *added), claimed, outbound)
@@ -107,14 +110,13 @@ def park(connection: sqlite3.Connection, turn_id: str) -> None:
     turns.park(connection, turns.fence(connection, turn_id))
 
 
-def fold(
-    connection: sqlite3.Connection, turn_id: str, intake: Intake, *, now: int
-) -> Folded:
+def fold(connection: sqlite3.Connection, turn_id: str, intake: Intake, *, now: int) -> Folded:
     """T4 between rounds. Takes nothing in while a call is open. Raises `TurnEnded`."""
     turn = turns.fence(connection, turn_id)
     if calls.open_calls(connection, turn):
         return Folded(messages=(), claimed=())
-    claimed, messages = _take_in(connection, turn, intake, None, now)
+    waiting = inbox.pending(connection, turn.session.id, upto=intake.upto)
+    claimed, messages = _take_in(connection, turn, waiting, intake, None, now)
     return Folded(messages=messages, claimed=claimed)
 
 
@@ -133,16 +135,16 @@ def close_or_fold(
     turn = fence_and_book(connection, turn_id, attempts)
     if turn is None:
         return None
-    waiting = intake is not None and inbox.pending(
-        connection, turn.session.id, upto=intake.upto, limit=1
-    )
+    waiting: tuple[InboxRow, ...] = ()
+    if intake is not None:
+        waiting = inbox.pending(connection, turn.session.id, upto=intake.upto)
     if intake is None or not waiting:
         texts, _ = ending.end(connection, turn, message, "answered", pull=pull, now=now)
         return Closed(outbound=texts)
     calls.close_all(connection, turn, now)
     transcripts.append(connection, turn, (message,), now)
     texts, _ = ending.say(connection, turn, "interim", message.content, pull=pull, now=now)
-    claimed, messages = _take_in(connection, turn, intake, None, now)
+    claimed, messages = _take_in(connection, turn, waiting, intake, None, now)
     return Folded(messages=messages, claimed=claimed, outbound=texts)
 
 
@@ -177,13 +179,15 @@ def fence_and_book(
 def _take_in(
     connection: sqlite3.Connection,
     turn: TurnRow,
+    waiting: Sequence[InboxRow],
     intake: Intake,
     history: Sequence[LLMMessage] | None,
     now: int,
 ) -> tuple[tuple[InboxRow, ...], tuple[LLMMessage, ...]]:
-    """Claim what waits and append it with its notes. `history` is read if it is needed and not
-    given. A note is rendered only for a row that is taken."""
-    waiting = inbox.pending(connection, turn.session.id, upto=intake.upto)
+    """Claim what is waiting and fits, and append it with its notes. `history` is read if it is
+    needed and not given. A note is rendered only for a row that is taken."""
+    if not waiting:
+        return (), ()
     taken: list[InboxRow] = []
     messages: list[LLMMessage] = []
     total = 0

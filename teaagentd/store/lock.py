@@ -7,11 +7,14 @@ import errno
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from teaagentd.errors import HomeLocked, StoreUnavailable
 
+_LOOK_S = 0.05
+"""`is_held` takes the lock for an instant: that must not keep a daemon from starting."""
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -22,35 +25,33 @@ class HomeLock:
     signalled on its word.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self._descriptor: int | None = descriptor
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._descriptor: int | None = None
 
-    @classmethod
-    def acquire(cls, home: Path) -> HomeLock:
+    def acquire(self) -> None:
         """Raises `HomeLocked` naming the holder, `StoreUnavailable` where no lock can be made."""
-        path = home / "run" / "teaagentd.lock"
+        path = self.home / "run" / "teaagentd.lock"
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = _locked(path, home)
+            descriptor = _locked(path, self.home)
+            _describe(descriptor)
         except OSError as error:
             mend = "Make it writable" if error.errno in _CLOSED else "Mend that"
             raise StoreUnavailable(
                 f"{error.filename or path}: cannot lock this home ({error.strerror}). Nothing was "
                 f"changed. {mend}, or choose another home with --home"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, _description().encode(), 0)
-        return cls(path, descriptor)
+        self._descriptor = descriptor
 
     def release(self) -> None:
         """Give the home free. Idempotent. The file stays: removing it could unlock another's."""
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = None
 
     def __enter__(self) -> HomeLock:
+        self.acquire()
         return self
 
     def __exit__(
@@ -62,12 +63,27 @@ class HomeLock:
         self.release()
 
 
+def is_held(home: Path) -> bool:
+    """Whether a living process holds the home. Looks without writing, for an instant only."""
+    try:
+        descriptor = os.open(home / "run" / "teaagentd.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _locked(path: Path, home: Path) -> int:
     """A descriptor of the lock file that holds its lock; children do not inherit it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(descriptor)
             if _is_at(path, descriptor):
                 return descriptor
         except BlockingIOError:
@@ -79,6 +95,18 @@ def _locked(path: Path, home: Path) -> int:
             raise
         # The file was replaced between opening and locking: this lock keeps nobody out.
         os.close(descriptor)
+
+
+def _flock(descriptor: int) -> None:
+    """Take the lock. Raises `BlockingIOError` when it is held for longer than a look at it."""
+    given_up = time.monotonic() + _LOOK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > given_up:
+                raise
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
@@ -93,6 +121,9 @@ def _read(descriptor: int) -> str:
     return text or "another process"
 
 
-def _description() -> str:
+def _describe(descriptor: int) -> None:
+    """Write who holds the lock. On a full disk it goes without."""
     started = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    return f"process {os.getpid()} (since {started})"
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} (since {started})".encode(), 0)

@@ -111,19 +111,26 @@ def _close_to_others(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _refuse_unknown(path: Path) -> None:
-    """Raise for a database of a later version or of another program, having written nothing."""
+    """Raise for a database that is cut off, of a later version or of another program, having
+    written nothing."""
+    settled = not any(_size(path, f"{path.name}-{end}") for end in ("wal", "journal"))
+    # What is settled is read without a lock: a lock would put files beside it.
+    options = "mode=ro&immutable=1" if settled else "mode=ro"
     with closing(
-        sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)
+        sqlite3.connect(f"{path.as_uri()}?{options}", uri=True, timeout=BUSY_TIMEOUT_S)
     ) as connection:
         try:
             version, owner = _header(connection)
+            (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            (page_size,) = connection.execute("PRAGMA page_size").fetchone()
         except sqlite3.OperationalError as error:
-            # A WAL file cannot be read without its index, for example on a read-only disk:
-            # opening it for writing then says what is the matter.
+            # An unsettled file may need writing to be read: that then says what is the matter.
             log.debug("store_not_probed", path=str(path), error=str(error))
             return
+    if settled and path.stat().st_size < pages * page_size:
+        raise damaged(path, "its end is cut off")
     if owner != APPLICATION_ID:
-        raise damaged(path, "it is the database of another program")
+        raise damaged(path, "it is not a database of this program")
     latest = migrations()[-1][0]
     if version > latest:
         raise StoreTooNew(
@@ -155,12 +162,15 @@ def _prepared(path: Path) -> sqlite3.Connection:
 
 def _journaled(path: Path) -> sqlite3.Connection:
     """A connection in WAL mode, or with a rollback journal where WAL cannot be had."""
-    connection = _connect(path)
     try:
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        connection.execute("PRAGMA user_version").fetchone()
+        connection = _connect(path)
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            connection.execute("PRAGMA user_version").fetchone()
+        except BaseException:
+            connection.close()
+            raise
     except sqlite3.OperationalError as error:
-        connection.close()
         connection, mode = _without_wal(path, error), "delete"
     if mode != "wal":
         log.warning("store_without_wal", path=str(path), journal_mode=mode)
@@ -170,19 +180,17 @@ def _journaled(path: Path) -> sqlite3.Connection:
 def _without_wal(path: Path, error: sqlite3.OperationalError) -> sqlite3.Connection:
     """A WAL database where the shared index of the log cannot be made, as on network disks:
     alone with the file, SQLite needs no index, and can leave WAL mode. Raises `error` if not."""
-    connection = _connect(path)
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-        connection.execute("PRAGMA locking_mode = NORMAL")
-        connection.execute("SELECT max(rowid) FROM store").fetchone()
     except sqlite3.OperationalError:
-        connection.close()
         raise error from None
-    if mode != "delete":
+    finally:
         connection.close()
+    if mode != "delete":
         raise error
-    return connection
+    return _connect(path)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -218,4 +226,3 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
             if connection.in_transaction:
                 connection.rollback()
             raise
-

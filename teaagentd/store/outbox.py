@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+import orjson
+
 from teaagentd.store import inbox, parts
 from teaagentd.store.sessions import key_text
 from teaagentd.store.values import Letter
@@ -12,12 +14,13 @@ from teaagentd.transcript import clean_text
 from teaagentd.types import Address, OutboundKind, OutboundMessage, SessionKey
 
 _ADD = """
-    INSERT INTO outbox (session, turn, channel, chat_id, kind, content, state, created_at)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO outbox (session, turn, channel, chat_id, kind, content, message_ids, state,
+        created_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _COLUMNS = """
     o.id, o.channel, o.chat_id, s.key, t.id, o.kind, o.content, o.created_at, o.not_before,
-    (SELECT group_concat(i.id) FROM inbox i WHERE i.answer = o.id)
+    o.message_ids
 """
 _SOURCE = """
     FROM outbox o JOIN sessions s ON s.id = o.session LEFT JOIN turns t ON t.number = o.turn
@@ -29,6 +32,7 @@ _REPLIES = f"""
 _UNDELIVERED = f"""
     SELECT {_COLUMNS} {_SOURCE} WHERE o.channel = ? AND o.state = 'pending' ORDER BY o.id
 """
+_CHANNELS = "SELECT DISTINCT channel FROM outbox WHERE state = 'pending' ORDER BY channel"
 _IS_PENDING = "SELECT channel, chat_id FROM outbox WHERE id = ? AND state = 'pending'"
 _SETTLE = """
     UPDATE outbox SET state = ?, reason = ?, settled_at = ? WHERE id = ? AND state = 'pending'
@@ -63,6 +67,7 @@ def add(
             address.chat_id,
             kind,
             content,
+            orjson.dumps(answers).decode(),
             "available" if pull else "pending",
             now,
         ),
@@ -98,6 +103,11 @@ def undelivered(connection: sqlite3.Connection, channel: str) -> tuple[Letter, .
     )
 
 
+def channels(connection: sqlite3.Connection) -> tuple[str, ...]:
+    """The channels that have not taken everything."""
+    return tuple(channel for (channel,) in connection.execute(_CHANNELS))
+
+
 def pending_address(connection: sqlite3.Connection, outbound: int) -> Address | None:
     """Where a text goes that is still to be delivered; None once it is sent, dead or unknown."""
     row = connection.execute(_IS_PENDING, (outbound,)).fetchone()
@@ -128,7 +138,7 @@ def count_dead(connection: sqlite3.Connection) -> int:
 
 
 def _outbound(
-    row: tuple[int, str, str, str, str | None, OutboundKind, str, int, int, str | None],
+    row: tuple[int, str, str, str, str | None, OutboundKind, str, int, int, str],
 ) -> OutboundMessage:
     return OutboundMessage(
         id=row[0],
@@ -136,7 +146,7 @@ def _outbound(
         session_key=SessionKey.parse(row[3]),
         turn_id=row[4],
         kind=row[5],
-        message_ids=tuple(sorted(int(row_id) for row_id in row[9].split(","))) if row[9] else (),
+        message_ids=tuple(orjson.loads(row[9])),
         content=row[6],
         created_at=row[7],
     )

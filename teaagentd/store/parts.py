@@ -70,7 +70,9 @@ def sending(connection: sqlite3.Connection, outbound: int, index: int, repeats: 
     connection.execute(_SENDING, (repeats, outbound, index))
 
 
-def sent(connection: sqlite3.Connection, outbound: int, index: int, external_id: str | None) -> bool:
+def sent(
+    connection: sqlite3.Connection, outbound: int, index: int, external_id: str | None
+) -> bool:
     """Note that a part was taken; True when it was the last one."""
     known = None if external_id is None else clean_text(external_id)
     connection.execute(_SENT, (known, outbound, index))

@@ -86,9 +86,7 @@ class Readers:
     def _start(self) -> None:
         ended: asyncio.Future[None] = self._loop.create_future()
         self._threads.append(ended)
-        threading.Thread(
-            target=self._live, args=(ended,), name="store-reader", daemon=True
-        ).start()
+        threading.Thread(target=self._live, args=(ended,), name="store-reader", daemon=True).start()
 
     def _live(self, ended: asyncio.Future[None]) -> None:
         reader = Reader(self._path)

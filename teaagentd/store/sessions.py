@@ -9,15 +9,14 @@ from teaagentd.store.values import SessionRecord
 from teaagentd.transcript import clean_text
 from teaagentd.types import SessionKey
 
-_FIND = "SELECT id, generation, live_from, next_place, listed FROM sessions WHERE key = ?"
+_FIND = "SELECT id, generation, live_from, listed FROM sessions WHERE key = ?"
 _ADD = "INSERT INTO sessions (key, listed, created_at, active_at) VALUES (?, ?, ?, ?)"
-_LIST = "UPDATE sessions SET listed = 1, active_at = ? WHERE id = ?"
+_LIST = "UPDATE sessions SET listed = 1 WHERE id = ?"
+_TOUCH = "UPDATE sessions SET active_at = ? WHERE id = ?"
 _RENEW = """
-    UPDATE sessions SET generation = generation + 1, live_from = next_place WHERE id = ?
-"""
-_TAKE_PLACES = """
-    UPDATE sessions SET next_place = next_place + ?, active_at = ? WHERE id = ?
-    RETURNING next_place
+    UPDATE sessions SET generation = generation + 1, live_from = (
+        SELECT coalesce(max(place), 0) + 1 FROM messages WHERE session = sessions.id
+    ) WHERE id = ?
 """
 _RECORDS = """
     SELECT s.key, s.generation, s.created_at, s.active_at,
@@ -76,8 +75,8 @@ def ensure(
         cursor = connection.execute(_ADD, (text, int(listed), now, now))
         assert cursor.lastrowid is not None
         return SessionRow(id=cursor.lastrowid, generation=1, live_from=0)
-    if listed and not row[4]:
-        connection.execute(_LIST, (now, row[0]))
+    if listed and not row[3]:
+        connection.execute(_LIST, (row[0],))
     return SessionRow(id=row[0], generation=row[1], live_from=row[2])
 
 
@@ -86,10 +85,9 @@ def renew(connection: sqlite3.Connection, session: int) -> None:
     connection.execute(_RENEW, (session,))
 
 
-def take_places(connection: sqlite3.Connection, session: int, count: int, now: int) -> int:
-    """The first of `count` new places at the end of the transcript."""
-    ((following,),) = connection.execute(_TAKE_PLACES, (count, now, session)).fetchall()
-    return int(following) - count
+def touch(connection: sqlite3.Connection, session: int, now: int) -> None:
+    """Something begins in the session: it moves to the head of the list."""
+    connection.execute(_TOUCH, (now, session))
 
 
 def records(

@@ -105,9 +105,14 @@ class Store:
         await database.open()
         return cls(database, clock=clock, max_pending=max_pending, pull_channels=pull_channels)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Finish what was begun and close the file. Idempotent."""
         await self._database.close()
+
+    async def ping(self) -> None:
+        """Return once the writer's thread has come to it: proof that it is alive. Raises
+        `StoreUnavailable` when it is not. Can be cancelled."""
+        await self._database.ping()
 
     # -- T0 and T7: what comes in -------------------------------------------------------
 
@@ -282,6 +287,168 @@ class Store:
             raise TurnEnded(turn_id)
         return result
 
-    async def close(  # type: ignore[no-redef]  # see below
-        self,
-    ) -> None: ...
+    async def close(
+        self, turn_id: str, *, text: str, outcome: TurnOutcome, attempts: Sequence[Attempt]
+    ) -> Closed:
+        """T5: every exit but an answer. Open calls get results that say what is known, then
+        `text` is the turn's last word, to each of its addresses. Rows that wait stay. Raises
+        `TurnEnded`, `attempts` booked all the same."""
+        closed = await self._write(
+            "T5.close",
+            lambda connection: lifecycle.close(
+                connection,
+                turn_id,
+                text=text,
+                outcome=outcome,
+                attempts=attempts,
+                pull=self._pull,
+                now=self._now(),
+            ),
+        )
+        if closed is None:
+            raise TurnEnded(turn_id)
+        return closed
+
+    async def book(self, attempts: Sequence[Attempt]) -> None:
+        """Book requests that no turn made."""
+        await self._write("T5.book", lambda connection: usage.book(connection, attempts, None))
+
+    # -- T6: delivery -------------------------------------------------------------------
+
+    async def freeze(self, outbound_id: int, parts: Sequence[str]) -> None:
+        """T6, before the first send: how the text is cut, once. No-op where that is kept."""
+        await self._write(
+            "T6.freeze",
+            lambda connection: delivery.freeze(connection, outbound_id, parts, now=self._now()),
+        )
+
+    async def start_part(self, outbound_id: int, index: int, *, idempotent: bool) -> Part | None:
+        """T6, before the channel's call. A part whose last outcome is unknown is given once more,
+        ever, as a possible repeat; then the text is dead. On an `idempotent` channel it is given
+        again under the same key. None when there is nothing to send. Raises `StoreError` for a
+        part that was never frozen."""
+        return await self._write(
+            "T6.start",
+            lambda connection: delivery.start_part(
+                connection, outbound_id, index, idempotent=idempotent, now=self._now()
+            ),
+        )
+
+    async def finish_part(self, outbound_id: int, index: int, receipt: Receipt) -> None:
+        """T6, after the channel took it. With the last part the text is sent."""
+        await self._write(
+            "T6.finish",
+            lambda connection: delivery.finish_part(
+                connection, outbound_id, index, receipt, now=self._now()
+            ),
+        )
+
+    async def refuse(self, outbound_id: int, reason: str) -> None:
+        """T6: a permanent refusal makes the text a dead letter."""
+        await self._write(
+            "T6.refuse",
+            lambda connection: delivery.refuse(connection, outbound_id, reason, now=self._now()),
+        )
+
+    async def delay(self, outbound_id: int, index: int, *, until_ms: int) -> None:
+        """T6: the part was not sent; it waits again, and the text not before `until_ms`."""
+        await self._write(
+            "T6.delay",
+            lambda connection: delivery.delay(connection, outbound_id, index, until=until_ms),
+        )
+
+    # -- reads --------------------------------------------------------------------------
+
+    async def undelivered(self, channel: str) -> tuple[Letter, ...]:
+        """What `channel` has not taken whole, oldest first."""
+        return await self._read(lambda connection: outbox.undelivered(connection, channel))
+
+    async def undelivered_channels(self) -> tuple[str, ...]:
+        """The channels that `undelivered` has something for, configured or not."""
+        return await self._read(outbox.channels)
+
+    async def replies(
+        self, key: SessionKey, *, after: int, limit: int = 100
+    ) -> tuple[OutboundMessage, ...]:
+        """Texts of the session with ids past `after`, oldest first."""
+        return await self._read(
+            lambda connection: outbox.replies(connection, key, after=after, limit=limit)
+        )
+
+    async def pending_keys(self) -> tuple[PendingKey, ...]:
+        """Sessions with unclaimed messages; the one that waits longest comes first."""
+        return await self._read(inbox.pending_keys)
+
+    async def pending_rows(self, key: SessionKey) -> tuple[InboxRow, ...]:
+        """The session's unclaimed messages, oldest first."""
+
+        def read(connection: sqlite3.Connection) -> tuple[InboxRow, ...]:
+            session = sessions.find(connection, key)
+            return inbox.pending(connection, session.id, upto=None) if session else ()
+
+        return await self._read(read)
+
+    async def running_turns(self) -> tuple[RunningTurn, ...]:
+        """Turns that stand as running, in the order they began."""
+        return await self._read(turns.running)
+
+    async def last_address(self) -> Address | None:
+        """Where the newest message (not command) came from."""
+        return await self._read(inbox.last_address)
+
+    async def notes(self, key: SessionKey) -> tuple[str, ...]:
+        """The notes beside the messages of the session's live history, oldest first."""
+
+        def read(connection: sqlite3.Connection) -> tuple[str, ...]:
+            session = sessions.find(connection, key)
+            return transcripts.notes(connection, session) if session else ()
+
+        return await self._read(read)
+
+    async def sessions(
+        self, *, limit: int = 100, before: SessionKey | None = None
+    ) -> tuple[SessionRecord, ...]:
+        """Sessions, the latest active first; `before` is the last one of an earlier page."""
+        return await self._read(
+            lambda connection: sessions.records(connection, limit=limit, before=before)
+        )
+
+    async def transcript(
+        self, key: SessionKey, *, limit: int = 100, before: int | None = None
+    ) -> tuple[LLMMessage, ...]:
+        """The last `limit` messages before the one with id `before` (None: the newest), in
+        order, of every generation, without notes."""
+
+        def read(connection: sqlite3.Connection) -> tuple[LLMMessage, ...]:
+            session = sessions.find(connection, key)
+            if session is None:
+                return ()
+            return transcripts.page(connection, session, limit=limit, before=before)
+
+        return await self._read(read)
+
+    async def depths(self) -> Depths:
+        """How full the queues are now."""
+        now = self._now()
+
+        def read(connection: sqlite3.Connection) -> Depths:
+            waiting, oldest_row = inbox.depth(connection)
+            letters, oldest_letter = outbox.depth(connection)
+            return Depths(
+                inbox=waiting,
+                inbox_oldest_ms=None if oldest_row is None else max(now - oldest_row, 0),
+                outbox=letters,
+                outbox_oldest_ms=None if oldest_letter is None else max(now - oldest_letter, 0),
+                dead_rows=inbox.count_dead(connection),
+                dead_letters=outbox.count_dead(connection),
+            )
+
+        return await self._read(read)
+
+    async def dead_rows(self, *, limit: int = 100) -> tuple[DeadRow, ...]:
+        """Messages whose turn failed for good and that were not retried, the newest first."""
+        return await self._read(lambda connection: inbox.dead(connection, limit=limit))
+
+    async def turn(self, turn_id: str) -> TurnRecord | None:
+        """One turn with the sum of its usage; None if there is no such turn."""
+        return await self._read(lambda connection: turns.record(connection, turn_id))

@@ -15,7 +15,7 @@ import orjson
 import structlog
 
 from teaagentd.store.codec import dump_attachments, dump_calls, load_attachments, load_calls
-from teaagentd.store.sessions import SessionRow, take_places
+from teaagentd.store.sessions import SessionRow
 from teaagentd.store.turns import TurnRow
 from teaagentd.transcript import clean_text
 from teaagentd.types import InboxRow, LLMMessage, Role
@@ -53,6 +53,7 @@ _NOTES = """
     SELECT note FROM messages
     WHERE session = ? AND place >= ? AND note IS NOT NULL ORDER BY place, position
 """
+_LAST_PLACE = "SELECT max(place) FROM messages WHERE session = ?"
 _END = 2**62
 
 _Values: TypeAlias = tuple[
@@ -81,7 +82,8 @@ def append(
     cleaned = tuple(_clean(message) for message in messages)
     if not turn.keeps_messages or not cleaned:
         return cleaned
-    place = take_places(connection, turn.session.id, len(cleaned), now)
+    (last,) = connection.execute(_LAST_PLACE, (turn.session.id,)).fetchone()
+    place = (last or 0) + 1
     return tuple(
         _add(connection, turn, message, place + offset, 0, now)
         for offset, message in enumerate(cleaned)
@@ -158,8 +160,15 @@ def notes(connection: sqlite3.Connection, session: SessionRow) -> tuple[str, ...
 
 def _clean(message: LLMMessage) -> LLMMessage:
     """`message` without lone surrogates in its texts; the codec cleans the structured ones."""
-    texts = (message.content, message.note, message.raw, message.reasoning, message.model)
-    texts += (message.tool_call_id, message.name)
+    texts = (
+        message.content,
+        message.note,
+        message.raw,
+        message.reasoning,
+        message.model,
+        message.tool_call_id,
+        message.name,
+    )
     if all(text is None or clean_text(text) is text for text in texts):
         return message
     return replace(

@@ -132,7 +132,11 @@ def running(connection: sqlite3.Connection) -> tuple[RunningTurn, ...]:
     """Every running turn, in the order they began."""
     return tuple(
         RunningTurn(
-            id=turn_id, key=SessionKey.parse(key), origin=origin, attempt=attempt, parked=bool(parked)
+            id=turn_id,
+            key=SessionKey.parse(key),
+            origin=origin,
+            attempt=attempt,
+            parked=bool(parked),
         )
         for turn_id, key, origin, attempt, parked in connection.execute(_ALL_RUNNING)
     )
@@ -168,7 +172,9 @@ def record(connection: sqlite3.Connection, turn_id: str) -> TurnRecord | None:
     )
 
 
-def _row(row: tuple[int, str, str, TurnOrigin, int, int, int, str, str, int, int, int, str]) -> TurnRow:
+def _row(
+    row: tuple[int, str, str, TurnOrigin, int, int, int, str, str, int, int, int, str],
+) -> TurnRow:
     return TurnRow(
         number=row[0],
         id=row[1],

@@ -83,6 +83,14 @@ class Writer:
         once the writer has ended, `ValueError` for a name that is no commit point."""
         if operation.name not in _NAMES:
             raise ValueError(f"{operation.name} is not a registered commit point")
+        self._queue_up(operation)
+
+    def ping(self, waiter: asyncio.Future[None]) -> None:
+        """Wake `waiter` once the thread has come to it. Raises `StoreUnavailable` once the
+        writer has ended; a disk that fails does not count as that."""
+        self._queue_up(Operation("ping", lambda connection: None, waiter))
+
+    def _queue_up(self, operation: Operation[T]) -> None:
         with self._gate:
             if self._ended is not None:
                 raise self._ended

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
 from teaagentd import transcript
 from teaagentd.errors import TurnEnded
 from teaagentd.types import (
     Attempt,
     Effect,
+    Json,
     JsonObject,
     LLMMessage,
     ToolCall,
@@ -114,9 +114,11 @@ class MemoryJournal:
 
     def _close_round(self) -> None:
         """Results stand in the order of the calls."""
-        at = max(i for i, m in enumerate(self.transcript) if m.role == "assistant") if any(
-            m.role == "assistant" for m in self.transcript
-        ) else None
+        at = (
+            max(i for i, m in enumerate(self.transcript) if m.role == "assistant")
+            if any(m.role == "assistant" for m in self.transcript)
+            else None
+        )
         if at is None:
             return
         del self.transcript[at + 1 :]
@@ -195,5 +197,5 @@ def user(text: str) -> LLMMessage:
     return LLMMessage(role="user", content=text)
 
 
-def call(name: str, id: str = "c1", **arguments: object) -> ToolCall:
-    return replace(ToolCall(id=id, name=name, arguments={}), arguments=arguments)
+def call(name: str, id: str = "c1", **arguments: Json) -> ToolCall:
+    return ToolCall(id=id, name=name, arguments=arguments)

@@ -101,7 +101,7 @@ def test_an_answer_cut_off_has_shown_a_beginning_of_it(text: str, data: st.DataO
 
 def test_escapes_split_over_chunks() -> None:
     head = '{"action":"answer","text":"'
-    assert streamed([head + "a\\", "n", "\\u00", "e9\\ud8", '3d\\', 'ude00!"}']) == "a\né😀!"
+    assert streamed([head + "a\\", "n", "\\u00", "e9\\ud8", "3d\\", 'ude00!"}']) == "a\né😀!"
     assert streamed([head + '\\ud83d"}']) == "�"
     assert streamed([head + '\\ude00\\ud83dx"}']) == "��x"
     assert streamed([head + '\\u005c\\"\\/"}']) == '\\"/'

@@ -11,9 +11,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from teaagentd.abc import LLMAdapter, MemoryEngine, SystemClock, Tool
-from teaagentd.agent.engine import ModelDecisionEngine
+from teaagentd.agent.engine import ModelDecisionEngine, RetryPolicy
+from teaagentd.agent.execution import RunPlace
 from teaagentd.agent.runner import AgentRunner, RunLimits
-from teaagentd.agent.toolbox import Toolbox, ToolRegistry
+from teaagentd.agent.toolbox import CallLimits, Toolbox, ToolRegistry
 from teaagentd.core.activity import Activity, ActivityFeed
 from teaagentd.core.bus import MessageBus
 from teaagentd.core.context import ContextBuilder
@@ -24,7 +25,6 @@ from teaagentd.core.turn import Turn, TurnServices
 from teaagentd.store import Store
 from teaagentd.store.values import Accepted
 from teaagentd.types import InboundMessage, OutboundMessage, Phase, SessionKey
-from tests.strict_dialect import check_legal
 
 
 @dataclass(kw_only=True)
@@ -106,13 +106,22 @@ async def running(
                 store=store, channels={}, inbox=bus, clock=clock, feed=feed
             )
             registry = ToolRegistry(tools)
-            toolbox = Toolbox(registry, clock=clock, strays=strays, timeout_s=tool_timeout_s)
+            toolbox = Toolbox(
+                registry=registry,
+                clock=clock,
+                strays=strays,
+                limits=CallLimits(timeout_s=tool_timeout_s, grace_s=0.3, stop_grace_s=0.3),
+            )
+            engine = ModelDecisionEngine(
+                adapter=model, registry=registry, retry=RetryPolicy(wait_s=0.01, jitter_s=0.01)
+            )
 
             def make_runner(turn: Turn) -> AgentRunner:
                 return AgentRunner(
-                    engine=ModelDecisionEngine(adapter=model, registry=registry),
+                    engine=engine,
                     toolbox=toolbox,
                     journal=turn,
+                    place=RunPlace(session_key=turn.key, turn_id=turn.id, waiting=turn.waiting),
                     watcher=turn.watcher,
                     limits=limits or RunLimits(),
                 )
@@ -150,7 +159,4 @@ async def running(
                 tasks.cancel_scope.cancel()
                 strays.cancel_scope.cancel()
     finally:
-        await store.close()
-
-
-__all__ = ["Rig", "check_legal", "running"]
+        await store.aclose()

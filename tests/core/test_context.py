@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -63,6 +64,12 @@ def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "workspace"
     folder.mkdir()
     return folder
+
+
+def replace_os(monkeypatch: pytest.MonkeyPatch, **functions: Callable[..., Any]) -> None:
+    """Give the cache other functions of `os`, and it alone."""
+    present = vars(os)
+    monkeypatch.setattr(file_cache, "os", SimpleNamespace(**{**present, **functions}))
 
 
 async def static(builder: ContextBuilder) -> str:
@@ -161,7 +168,7 @@ async def test_unchanged_files_are_not_read_again(
         opened.append(path)
         raise OSError("not to be opened")
 
-    monkeypatch.setattr(file_cache.os, "open", refuse)
+    replace_os(monkeypatch, open=refuse)
     assert await static(builder) == before
     assert opened == []
 
@@ -259,8 +266,8 @@ async def test_stamps_as_coarse_as_two_seconds(
 
         return Coarse()
 
-    monkeypatch.setattr(file_cache.os, "stat", lambda path: coarse(real[0](path)))
-    monkeypatch.setattr(file_cache.os, "fstat", lambda descriptor: coarse(real[1](descriptor)))
+    replace_os(monkeypatch, stat=lambda path: coarse(real[0](path)))
+    replace_os(monkeypatch, fstat=lambda descriptor: coarse(real[1](descriptor)))
     path = workspace / "SOUL.md"
     builder = ContextBuilder(workspace=workspace, clock=SystemClock())
     for word in ("AAAA", "BBBB", "CCCC"):
@@ -284,8 +291,8 @@ async def test_nothing_is_trusted_after_the_clock_stepped_back(
 
         return Frozen()
 
-    monkeypatch.setattr(file_cache.os, "stat", lambda path: frozen(real[0](path)))
-    monkeypatch.setattr(file_cache.os, "fstat", lambda descriptor: frozen(real[1](descriptor)))
+    replace_os(monkeypatch, stat=lambda path: frozen(real[0](path)))
+    replace_os(monkeypatch, fstat=lambda descriptor: frozen(real[1](descriptor)))
     path = workspace / "SOUL.md"
     path.write_text("AAAA")
     clock = MovedClock(600)
@@ -301,21 +308,17 @@ async def test_a_file_that_grows_while_it_is_read(
 ) -> None:
     path = workspace / "SOUL.md"
     path.write_text("first half")
-    real = os.fstat
-    calls = 0
 
-    def growing(descriptor: int) -> os.stat_result:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            with path.open("a") as file:
-                file.write(", second half")
-        return real(descriptor)
+    def grow(descriptor: int) -> os.stat_result:
+        status = os.fstat(descriptor)
+        with path.open("a") as file:
+            file.write(", and more")
+        return status
 
-    monkeypatch.setattr(file_cache.os, "fstat", growing)
+    replace_os(monkeypatch, fstat=grow)
     builder = ContextBuilder(workspace=workspace, clock=settled_clock)
-    await static(builder)
-    assert "first half, second half" in await static(builder)
+    for times in (1, 2, 3):
+        assert (await static(builder)).count(", and more") == times
 
 
 async def test_a_file_that_disappears_or_becomes_unreadable_is_left_out(
@@ -375,7 +378,7 @@ async def test_a_turn_can_be_stopped_while_the_disk_hangs(
         released.wait(30)
         return real(path)
 
-    monkeypatch.setattr(file_cache.os, "stat", hanging)
+    replace_os(monkeypatch, stat=hanging)
     builder = ContextBuilder(workspace=workspace, clock=SystemClock())
     try:
         with anyio.move_on_after(0.1) as scope:

@@ -12,13 +12,10 @@ CREATE TABLE sessions (
     key TEXT NOT NULL UNIQUE,
     generation INTEGER NOT NULL DEFAULT 1,
     live_from INTEGER NOT NULL DEFAULT 0,   -- messages from this place on are the live history
-    next_place INTEGER NOT NULL DEFAULT 1,
     listed INTEGER NOT NULL CHECK (listed IN (0, 1)),
     created_at INTEGER NOT NULL,
     active_at INTEGER NOT NULL
 ) STRICT;
-
-CREATE INDEX sessions_active ON sessions (active_at, id) WHERE listed = 1;
 
 CREATE TABLE turns (
     number INTEGER PRIMARY KEY,
@@ -48,6 +45,7 @@ CREATE TABLE outbox (
     chat_id TEXT NOT NULL,
     kind TEXT NOT NULL CHECK (kind IN ('final', 'interim', 'notice')),
     content TEXT NOT NULL,
+    message_ids TEXT NOT NULL,              -- the inbox rows whose answer this is
     state TEXT NOT NULL CHECK (state IN ('available', 'pending', 'sent', 'dead')),
     reason TEXT,                            -- why it is dead
     not_before INTEGER NOT NULL DEFAULT 0,
@@ -91,7 +89,6 @@ CREATE UNIQUE INDEX inbox_external ON inbox (channel, chat_id, external_id)
 CREATE INDEX inbox_pending ON inbox (session, id) WHERE state = 'pending';
 CREATE INDEX inbox_dead ON inbox (id) WHERE state = 'dead';
 CREATE INDEX inbox_turn ON inbox (turn) WHERE turn IS NOT NULL;
-CREATE INDEX inbox_answer ON inbox (answer) WHERE answer IS NOT NULL;
 CREATE UNIQUE INDEX inbox_retry ON inbox (retry_of) WHERE retry_of IS NOT NULL;
 
 CREATE TABLE messages (

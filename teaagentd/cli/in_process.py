@@ -1,0 +1,69 @@
+"""The daemon inside a command: for as long as someone talks and no other process serves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from anyio.abc import TaskStatus
+
+from teaagentd.cli.console import Say
+from teaagentd.cli.first_start import first_start
+from teaagentd.config import Loaded, load_settings
+from teaagentd.daemon import Daemon
+from teaagentd.home import Home
+from teaagentd.logs import configure_logging
+
+_BACKGROUND_S = 30.0
+
+
+@asynccontextmanager
+async def daemon_here(home: Home, say: Say) -> AsyncIterator[None]:
+    """A daemon that serves the home's socket from this process, until the context ends. Raises
+    `HomeLocked` if another process has the home."""
+    first_start(home, say)
+    loaded = load_settings(home)
+    tell(loaded, say)
+    home.create()
+    settings = loaded.settings
+    configure_logging(
+        level=settings.logging.level,
+        form=settings.logging.format,
+        secrets=settings.secrets(),
+        file=home.log_file,
+    )
+    async with Daemon.open(settings) as daemon, anyio.create_task_group() as tasks:
+        ended = anyio.Event()
+
+        async def serve(*, task_status: TaskStatus[None]) -> None:
+            try:
+                await daemon.serve(task_status=task_status)
+            finally:
+                ended.set()
+
+        await tasks.start(serve)
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(daemon, ended)
+
+
+async def _end(daemon: Daemon, ended: anyio.Event) -> None:
+    """Drain; an interrupt meanwhile forces it."""
+    if not ended.is_set():
+        await daemon.loop.wait_background(_BACKGROUND_S)
+    async with anyio.create_task_group() as ending:
+        ending.start_soon(daemon.watch_signals)
+        daemon.request_stop()
+        await ended.wait()
+        ending.cancel_scope.cancel()
+
+
+def tell(loaded: Loaded, say: Say) -> None:
+    """What a person should hear of the settings before they are used."""
+    for warning in loaded.warnings:
+        say(f"warning: {warning}")
+    if loaded.choice is not None:
+        say(f"No provider is configured. {loaded.choice.reason}")

@@ -1,0 +1,39 @@
+"""`teaagentd run`: this process is the daemon."""
+
+from __future__ import annotations
+
+import click
+import structlog
+
+from teaagentd.cli.console import say
+from teaagentd.cli.first_start import first_start
+from teaagentd.cli.options import current_home, home_option, unwrapped
+from teaagentd.config import load_settings
+from teaagentd.daemon import run_daemon
+from teaagentd.logs import configure_logging
+
+log = structlog.get_logger()
+
+
+@click.command()
+@home_option
+def run() -> int:
+    """Be the daemon, until told to stop.
+
+    The first SIGTERM or SIGINT finishes what is being said and sent, the second ends at once, still
+    losing nothing that was accepted. Exit code 0: all was finished; 3: the end was forced; 78: the
+    configuration cannot be used.
+    """
+    home = current_home()
+    first_start(home, say)
+    loaded = load_settings(home)
+    settings = loaded.settings
+    configure_logging(
+        level=settings.logging.level, form=settings.logging.format, secrets=settings.secrets()
+    )
+    for warning in loaded.warnings:
+        log.warning("configuration", problem=warning)
+    if loaded.choice is not None:
+        log.warning("provider_chosen", reason=loaded.choice.reason)
+    with unwrapped():
+        return run_daemon(settings)

@@ -1,0 +1,70 @@
+"""The API: which address does what."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from teaagentd.web import reading
+from teaagentd.web.events import KEEP_ALIVE_S, EventStream
+from teaagentd.web.messages import Messages
+from teaagentd.web.problems import HANDLERS
+from teaagentd.web.served import Served
+from teaagentd.web.sessions import Sessions
+from teaagentd.web.status import Status
+from teaagentd.web.waits import LongWaits
+
+
+class _AnyText(Convertor[str]):
+    """What a session key may consist of: slashes, and line breaks too."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("any_text", _AnyText())
+
+
+def create_app(
+    daemon: Served, waits: LongWaits, *, keep_alive_s: float = KEEP_ALIVE_S
+) -> Starlette:
+    """The API of `daemon`. `waits` ends its streams and long polls; an event stream says
+    something every `keep_alive_s` seconds."""
+    messages = Messages(daemon, waits)
+    sessions = Sessions(daemon)
+    status = Status(daemon)
+
+    async def events(request: Request) -> Response:
+        key = reading.key_in_query(request)
+        if request.method == "HEAD":
+            return Response(media_type=EventStream.media_type)
+        return EventStream(daemon.feed.subscribe(key), waits, keep_alive_s=keep_alive_s)
+
+    get, post = ["GET"], ["POST"]
+    app = Starlette(
+        routes=[
+            Route("/v1/messages", messages.post, methods=post),
+            Route("/v1/replies", messages.replies, methods=get),
+            Route("/v1/events", events, methods=get),
+            Route("/v1/sessions", sessions.list, methods=get),
+            Route("/v1/sessions/{key:any_text}/stop", sessions.stop, methods=post),
+            Route("/v1/sessions/{key:any_text}", sessions.show, methods=get),
+            Route("/v1/turns/{id}", sessions.turn, methods=get),
+            Route("/v1/inbox/dead", messages.dead, methods=get),
+            Route("/v1/inbox/{id}/retry", messages.retry, methods=post),
+            Route("/v1/status", status.show, methods=get),
+            Route("/v1/shutdown", status.shut_down, methods=post),
+            Route("/healthz", status.health, methods=get),
+        ],
+        exception_handlers=HANDLERS,
+    )
+    app.router.redirect_slashes = False
+    return app

@@ -1,0 +1,45 @@
+"""What the API needs of the daemon that it shows and steers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from teaagentd.abc import Clock, LLMAdapter
+from teaagentd.core.activity import ActivityFeed
+from teaagentd.core.bus import MessageBus
+from teaagentd.core.dispatcher import Dispatcher
+from teaagentd.core.gate import Gate
+from teaagentd.core.loop import Loop
+from teaagentd.store import Store
+
+
+class Served(Protocol):
+    """A running daemon. Its parts are made before the API and outlive it."""
+
+    @property
+    def bus(self) -> MessageBus: ...
+    @property
+    def loop(self) -> Loop: ...
+    @property
+    def gate(self) -> Gate: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def feed(self) -> ActivityFeed: ...
+    @property
+    def dispatcher(self) -> Dispatcher: ...
+    @property
+    def adapter(self) -> LLMAdapter: ...
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def started_at(self) -> int:
+        """Milliseconds since the epoch, UTC."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether its end has begun."""
+
+    def request_stop(self) -> None:
+        """Begin the end; a second call forces it."""

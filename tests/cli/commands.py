@@ -1,0 +1,153 @@
+"""Running `teaagentd` as a person does: a process, with a pipe or a keyboard."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+PATIENCE_S = 30.0
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = [sys.executable, "-m", "teaagentd"]
+
+
+def environ(home: Path, **more: str) -> dict[str, str]:
+    """The environment of a command: nothing of this machine's own keys and homes."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+    return {
+        **kept,
+        "HOME": str(home.parent),
+        "PYTHONPATH": str(ROOT),
+        "TEAAGENTD_HOME": str(home),
+        "TERM": "xterm",
+        **more,
+    }
+
+
+def provider(url: str) -> dict[str, str]:
+    """The variables that make an OpenAI server at `url` the provider."""
+    return {
+        "TEAAGENTD_PROVIDER__TYPE": "openai",
+        "TEAAGENTD_PROVIDER__BASE_URL": url,
+        "TEAAGENTD_PROVIDER__API_KEY": "key-of-the-test",
+        "TEAAGENTD_PROVIDER__MODEL": "strict",
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Done:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+def command(
+    *args: str, home: Path, stdin: str = "", timeout_s: float = PATIENCE_S, **more: str
+) -> Done:
+    """Run a command to its end; `more` are variables."""
+    done = subprocess.run(
+        [*PROGRAM, *args],
+        env=environ(home, **more),
+        cwd=home.parent,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return Done(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+class Keyboard:
+    """A command in a terminal of its own, typed to and read."""
+
+    def __init__(
+        self, args: Sequence[str], *, home: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
+        self._pid, self._fd = pty.fork()
+        if self._pid == 0:
+            os.chdir(home.parent)
+            os.execve(PROGRAM[0], [*PROGRAM, *args], environ(home, **(variables or {})))
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.raw = ""
+        self._seen = 0
+        self._status: int | None = None
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def enter(self, line: str) -> None:
+        self.type(line + "\r")
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self._pid, number)
+
+    @property
+    def shown(self) -> str:
+        """All that was printed so far, without the terminal's control sequences."""
+        text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])", "", self.raw)
+        return text.replace("\r", "")
+
+    def wait_for(self, text: str, timeout_s: float = PATIENCE_S) -> str:
+        """Read until `text` is shown after what was waited for before; all of it."""
+        deadline = time.monotonic() + timeout_s
+        while (place := self.shown.find(text, self._seen)) < 0:
+            if time.monotonic() > deadline or not self._read(deadline):
+                raise AssertionError(f"{text!r} was not shown; this was:\n{self.shown}")
+        self._seen = place + len(text)
+        return self.shown
+
+    def wait_exit(self, timeout_s: float = PATIENCE_S) -> int:
+        """Read to the end; the exit code."""
+        deadline = time.monotonic() + timeout_s
+        while self._read(deadline):
+            assert time.monotonic() < deadline, f"it did not end:\n{self.shown}"
+        return self._reap()
+
+    def _read(self, deadline: float) -> bool:
+        """Take in what there is; False at the end of the output."""
+        ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return time.monotonic() < deadline
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:
+            return False
+        self.raw += data.decode("utf-8", "replace")
+        if "\x1b[6n" in data.decode("utf-8", "replace"):
+            os.write(self._fd, b"\x1b[1;1R")  # where the cursor is: a terminal answers that
+        return bool(data)
+
+    def _reap(self) -> int:
+        if self._status is None:
+            _, status = os.waitpid(self._pid, 0)
+            self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+    def __enter__(self) -> Keyboard:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._status is None:
+            os.kill(self._pid, signal.SIGKILL)
+            self._reap()
+        os.close(self._fd)

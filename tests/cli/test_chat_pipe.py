@@ -1,0 +1,151 @@
+"""Chat over a pipe: answers on standard output, in the order of the lines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import PROGRAM, Done, command, environ, provider
+from tests.daemon_process import until
+from tests.strict_server import ServerProcess
+
+
+@pytest.fixture
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess() as made:
+        yield made
+
+
+def chat(home: Path, server: ServerProcess, stdin: str) -> Done:
+    return command("chat", home=home, stdin=stdin, **provider(server.url))
+
+
+@pytest.mark.parametrize("stdin", ["one\ntwo\n", "one\n\n  \ntwo", "one\r\ntwo\r\n"])
+def test_each_line_is_answered_before_the_next_is_sent(
+    home: Path, server: ServerProcess, stdin: str
+) -> None:
+    done = chat(home, server, stdin)
+    assert (done.code, done.out) == (0, "echo: one\necho: two\n")
+    assert len(server.requests) == 2
+
+
+def test_nothing_said_is_nothing_answered(home: Path, server: ServerProcess) -> None:
+    done = chat(home, server, "")
+    assert (done.code, done.out) == (0, "")
+
+
+def test_progress_and_notices_are_on_standard_error(home: Path, server: ServerProcess) -> None:
+    done = chat(home, server, "[[tool:current_time]][[beside:Looking at the clock.]]time?\n")
+    assert done.out.startswith("echo: time?; results: ")
+    assert "Looking at the clock." in done.err
+    assert "· tool: current_time" in done.err
+    assert "· thinking" in done.err
+
+
+def test_commands_are_answered(home: Path, server: ServerProcess) -> None:
+    done = chat(home, server, "/help\nhello\n/new\n")
+    assert done.code == 0
+    assert "/stop" in done.out.splitlines()[0]
+    assert done.out.splitlines()[-2:] == ["echo: hello", "A new conversation begins."]
+
+
+def test_what_is_refused_is_said_and_the_rest_is_answered(
+    home: Path, server: ServerProcess
+) -> None:
+    done = chat(home, server, "x" * 1_100_000 + "\nhello\n")
+    assert (done.code, done.out) == (1, "echo: hello\n")
+    assert "teaagentd: " in done.err
+
+
+def test_a_failed_turn_is_answered_with_what_happened(home: Path, server: ServerProcess) -> None:
+    done = chat(home, server, "[[status:401]]\nhello\n")
+    first, *_, last = done.out.splitlines()
+    assert first
+    assert last == "echo: hello"
+
+
+def test_standard_input_may_be_a_file(home: Path, server: ServerProcess) -> None:
+    home.parent.joinpath("lines").write_text("hello")
+    with home.parent.joinpath("lines").open() as file:
+        done = subprocess.run(
+            [*PROGRAM, "chat"],
+            env=environ(home, **provider(server.url)),
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=30,
+            check=True,
+        )
+    assert done.stdout == b"echo: hello\n"
+
+
+def test_standard_input_may_be_closed(home: Path, server: ServerProcess) -> None:
+    done = subprocess.run(
+        ["bash", "-c", '"$@" <&-', "bash", *PROGRAM, "chat"],
+        env=environ(home, **provider(server.url)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_the_conversation_goes_on_in_the_next_chat(home: Path, server: ServerProcess) -> None:
+    chat(home, server, "one\n")
+    chat(home, server, "two\n")
+    messages = server.requests[-1]["body"]["messages"]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user"]
+
+
+def test_an_answer_left_by_a_crash_is_not_taken_for_that_of_a_line(
+    home: Path, server: ServerProcess
+) -> None:
+    talking = start(home, server, "[[wait:1000]]one\n")
+    until("the model was asked", lambda: server.requests)
+    talking.kill()
+    talking.wait()
+    assert chat(home, server, "two\n").out.endswith("two\n")
+
+
+def test_the_first_interrupt_stops_the_turn_and_reads_no_further(
+    home: Path, server: ServerProcess
+) -> None:
+    talking = start(home, server, "[[hang]]\ntwo\n")
+    until("the model was asked", lambda: server.requests)
+    os.kill(talking.pid, signal.SIGINT)
+    out, _ = talking.communicate(timeout=15)
+    assert (talking.returncode, out) == (130, b"Stopped.\n")
+    assert len(server.requests) == 1
+
+
+def test_an_interrupt_where_nothing_runs_leaves(home: Path, server: ServerProcess) -> None:
+    talking = start(home, server, "hello\n", end=False)
+    assert talking.stdout is not None
+    assert talking.stdout.readline() == b"echo: hello\n"
+    os.kill(talking.pid, signal.SIGINT)
+    assert talking.wait(15) == 130
+
+
+def start(
+    home: Path, server: ServerProcess, stdin: str, *, end: bool = True
+) -> subprocess.Popen[bytes]:
+    talking = subprocess.Popen(
+        [*PROGRAM, "chat"],
+        env=environ(home, **provider(server.url)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert talking.stdin is not None
+    talking.stdin.write(stdin.encode())
+    talking.stdin.flush()
+    if end:
+        talking.stdin.close()
+        talking.stdin = None
+    return talking

@@ -1,0 +1,200 @@
+"""Chat at a keyboard, in a terminal of its own."""
+
+from __future__ import annotations
+
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Keyboard, provider
+from tests.daemon_process import DaemonProcess, until
+from tests.strict_server import ServerProcess
+
+CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
+
+
+@pytest.fixture
+def server() -> Iterator[ServerProcess]:
+    with ServerProcess() as made:
+        yield made
+
+
+def chat(home: Path, server: ServerProcess, *args: str) -> Keyboard:
+    return Keyboard(["chat", *args], home=home, variables=provider(server.url))
+
+
+def ready(talking: Keyboard) -> Keyboard:
+    talking.wait_for("Ctrl-D leaves")
+    return talking
+
+
+def test_a_first_chat_says_what_it_writes_then_talks(home: Path, server: ServerProcess) -> None:
+    with chat(home, server) as talking:
+        talking.wait_for("config.toml")
+        ready(talking)
+        talking.enter("hello")
+        talking.wait_for("echo: hello")
+        talking.type(CTRL_D)
+        assert talking.wait_exit() == 0
+
+
+@pytest.mark.parametrize("word", ["/quit", "/exit"])
+def test_a_word_leaves(home: Path, server: ServerProcess, word: str) -> None:
+    with chat(home, server) as talking:
+        ready(talking).enter(word)
+        assert talking.wait_exit() == 0
+    assert server.requests == []
+
+
+def test_the_answer_streams_and_the_phase_is_shown(home: Path, server: ServerProcess) -> None:
+    with chat(home, server) as talking:
+        ready(talking).enter("[[chunks:4]][[chunk-ms:300]][[say:one two three four]]x")
+        talking.wait_for("thinking · ")
+        talking.wait_for("one two")
+        assert "four" not in talking.shown.rpartition("one two")[2]
+        talking.wait_for("three four")
+
+
+def test_several_lines_are_shown_once(home: Path, server: ServerProcess) -> None:
+    with chat(home, server) as talking:
+        ready(talking)
+        server.script([{"text": "first line\nsecond line\nthird", "chunks": 9, "chunk_ms": 30}])
+        talking.enter("hello")
+        talking.wait_for("third")
+        talking.enter("/status")
+        talking.wait_for("Nothing is running here")
+        assert talking.shown.count("first line\n") == 1
+        assert talking.shown.count("second line\n") == 1
+
+
+def test_what_is_typed_while_it_works_is_steering(home: Path, server: ServerProcess) -> None:
+    with chat(home, server) as talking:
+        ready(talking).enter("[[wait:1500]]one")
+        until("the model was asked", lambda: server.requests)
+        talking.enter("two")
+        talking.wait_for("echo: one")
+        talking.wait_for("echo: two")
+    assert len(server.requests) == 2
+
+
+def test_the_first_ctrl_c_stops_the_turn_and_the_second_leaves(
+    home: Path, server: ServerProcess
+) -> None:
+    with chat(home, server) as talking:
+        ready(talking).enter("[[hang]]")
+        until("the model was asked", lambda: server.requests)
+        talking.wait_for("thinking")
+        talking.type(CTRL_C)
+        talking.wait_for("Stopped.")
+        talking.type(CTRL_C)
+        assert talking.wait_exit() == 130
+
+
+def test_after_a_stop_one_can_go_on(home: Path, server: ServerProcess) -> None:
+    with chat(home, server) as talking:
+        ready(talking).enter("[[hang]]")
+        until("the model was asked", lambda: server.requests)
+        talking.wait_for("thinking")
+        talking.type(CTRL_C)
+        talking.wait_for("Stopped.")
+        talking.enter("hello")
+        talking.wait_for("echo: hello")
+        talking.type(CTRL_C)
+        talking.wait_for("Ctrl-C again leaves")
+        talking.type(CTRL_C)
+        assert talking.wait_exit() == 130
+
+
+def test_an_attempt_that_starts_over_is_void_visibly(home: Path, server: ServerProcess) -> None:
+    with chat(home, server) as talking:
+        ready(talking)
+        server.script([{"text": "wrong\nand more of it", "chunks": 8, "cut": 6}, "right"])
+        talking.enter("hello")
+        talking.wait_for("the answer starts over")
+        talking.wait_for("right")
+
+
+def test_a_notice_and_a_tool_are_shown(home: Path, server: ServerProcess) -> None:
+    with chat(home, server) as talking:
+        ready(talking).enter("[[tool:current_time]][[beside:Looking at the clock.]]time?")
+        talking.wait_for("Looking at the clock.")
+        talking.wait_for("echo: time?; results:")
+
+
+def test_lines_are_remembered_for_their_owner_only(home: Path, server: ServerProcess) -> None:
+    with chat(home, server) as talking:
+        ready(talking).enter("a line to remember")
+        talking.wait_for("echo: a line to remember")
+        talking.type(CTRL_D)
+        talking.wait_exit()
+    history = home / "terminal" / "history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    with chat(home, server) as talking:
+        ready(talking).type(UP)
+        talking.wait_for("a line to remember")
+
+
+def test_commands_are_completed(home: Path, server: ServerProcess) -> None:
+    with chat(home, server) as talking:
+        ready(talking).type("/he\t")
+        talking.type("\r")
+        talking.wait_for("/status  what I am doing")
+    assert server.requests == []
+
+
+def test_a_daemon_that_dies_is_waited_for_and_nothing_is_sent_twice(
+    home: Path, server: ServerProcess
+) -> None:
+    with DaemonProcess(home, provider=server.url) as daemon:
+        daemon.start()
+        with chat(home, server) as talking:
+            ready(talking).enter("one")
+            talking.wait_for("echo: one")
+            daemon.kill()
+            talking.wait_for("the daemon is gone")
+            talking.enter("two")
+            talking.wait_for("> two")
+            daemon.start()
+            talking.wait_for("echo: two")
+        assert daemon.query("SELECT count(*) FROM inbox") == [(2,)]
+
+
+def test_what_was_answered_meanwhile_is_shown_at_the_next_chat(
+    home: Path, server: ServerProcess
+) -> None:
+    with DaemonProcess(home, provider=server.url) as daemon:
+        daemon.start()
+        with chat(home, server) as talking:
+            ready(talking).enter("[[wait:1000]]one")
+            until("the model was asked", lambda: server.requests)
+            talking.type(CTRL_D)
+            assert talking.wait_exit() == 0
+        until("it is answered", lambda: daemon.replies("terminal:main"))
+        with chat(home, server) as talking:
+            talking.wait_for("Since you were last here:")
+            talking.wait_for("echo: one")
+        with chat(home, server) as talking:
+            ready(talking).enter("two")
+            talking.wait_for("echo: two")
+            assert "echo: one" not in talking.shown
+
+
+def test_an_answer_that_a_crash_cut_off_is_given_by_the_next_chat(
+    home: Path, server: ServerProcess
+) -> None:
+    with chat(home, server) as talking:
+        ready(talking).enter("[[wait:1000]]one")
+        until("the model was asked", lambda: server.requests)
+        talking.signal(signal.SIGKILL)
+        talking.wait_exit()
+    with chat(home, server) as talking:
+        talking.wait_for("echo: one")
+
+
+def test_a_request_to_end_leaves_as_it_should(home: Path, server: ServerProcess) -> None:
+    with chat(home, server) as talking:
+        ready(talking).signal(signal.SIGTERM)
+        assert talking.wait_exit() == 0
