@@ -48,7 +48,67 @@ class SdkClient:
         """The server is at another address from now on."""
         self._client.base_url = base_url
 
-    class Failure:
+    async def post(self, content: bytes, limit: int) -> Reply:
+        """Send one request; the reply once its head is there. Its body may be `limit` bytes."""
+        stream = await self._client.post(
+            "/chat/completions",
+            content=content,
+            cast_to=object,
+            options={"headers": {"Content-Type": "application/json"}},
+            stream=True,
+            stream_cls=openai.AsyncStream[object],
+        )
+        return Reply(stream.response, limit)
+
+    def failure(self, problem: Exception) -> Failure:
+        return Failure(problem)
+
+    async def aclose(self) -> None:
+        await self._client.close()
+
+
+class Reply:
+    """A body as it arrives. The SDK's own stream would hide what is no event, and parse twice."""
+
+    def __init__(self, response: httpx2.Response, limit: int) -> None:
+        self._response = response
+        self._limit = limit
+        self._head = bytearray()
+        self._counted = 0
+
+    @property
+    def eventless(self) -> bytes:
+        """The body, for one that held no event at all."""
+        return bytes(self._head)
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Each event in order, one that the end of the body leaves unfinished included. Raises
+        `TooLong`, and what the transport raises."""
+        body = httpx2.Response(
+            200,
+            headers={"content-type": "text/event-stream; charset=utf-8"},
+            content=self._bytes(),
+            request=self._response.request,
+        )
+        async for event in httpx2.EventSource(body, max_event_size=self._limit):
+            self._head.clear()
+            yield event.event, event.data
+
+    async def _bytes(self) -> AsyncIterator[bytes]:
+        async for chunk in self._response.aiter_bytes():
+            self._counted += len(chunk)
+            if self._counted > self._limit:
+                raise TooLong(self._limit)
+            self._head += chunk
+            yield chunk
+        # Some servers end without the blank line that ends an event.
+        yield b"\n\n"
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+class Failure:
     """What an exception of the SDK, or of the layers below it, says."""
 
     def __init__(self, problem: Exception) -> None:

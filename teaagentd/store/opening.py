@@ -24,6 +24,14 @@ APPLICATION_ID = 0x74656161
 """Stands in the file's header: a database of another program is not taken for ours."""
 _OPENING = "opening the store"
 _LOG_LIMIT_BYTES = 32 * 1024 * 1024
+_PRAGMAS = (
+    "synchronous = FULL",
+    "fullfsync = ON",
+    "checkpoint_fullfsync = ON",
+    "foreign_keys = ON",
+    "trusted_schema = OFF",
+    f"journal_size_limit = {_LOG_LIMIT_BYTES}",
+)
 _PROBES = tuple(
     f"SELECT max(rowid) FROM {table}"
     for table in ("store", "sessions", "turns", "messages", "calls", "inbox", "outbox", "usage")
@@ -201,15 +209,12 @@ def _connect(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=256,
     )
-    for pragma in (
-        "synchronous = FULL",
-        "fullfsync = ON",
-        "checkpoint_fullfsync = ON",
-        "foreign_keys = ON",
-        "trusted_schema = OFF",
-        f"journal_size_limit = {_LOG_LIMIT_BYTES}",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
+    try:
+        for pragma in _PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +71,24 @@ def command(
         check=False,
     )
     return Done(code=done.returncode, out=done.stdout, err=done.stderr)
+
+
+@contextmanager
+def running(*args: str, home: Path, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command with pipes that goes on beside the test, and ends with it at the latest."""
+    with subprocess.Popen(
+        [*PROGRAM, *args],
+        env=environ(home, **more),
+        cwd=home.parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
 
 
 class Keyboard:

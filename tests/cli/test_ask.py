@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from teaagentd.store.lock import is_held
-from tests.cli.commands import PROGRAM, Done, command, environ, provider
+from tests.cli.commands import Done, command, provider, running
 from tests.daemon_process import DaemonProcess, until
 from tests.strict_server import ServerProcess
-
-
-@pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess() as made:
-        yield made
 
 
 def ask(home: Path, server: ServerProcess, *args: str, stdin: str = "") -> Done:
@@ -30,7 +21,7 @@ def ask(home: Path, server: ServerProcess, *args: str, stdin: str = "") -> Done:
 
 def test_the_answer_is_all_there_is_on_standard_output(home: Path, server: ServerProcess) -> None:
     done = ask(home, server, "hello")
-    assert (done.code, done.out) == (0, "echo: hello\n")
+    assert (done.code, done.out) == (0, "Hello to you.\n")
     assert "config.toml" in done.err
     assert (home / "config.toml").exists()
     assert not is_held(home)
@@ -44,7 +35,7 @@ def test_the_second_time_nothing_is_said_of_files(home: Path, server: ServerProc
 def test_json_is_the_whole_result(home: Path, server: ServerProcess) -> None:
     done = ask(home, server, "--json", "hello")
     result = json.loads(done.out)
-    assert result["content"] == "echo: hello"
+    assert result["content"] == "Hello to you."
     assert result["kind"] == "final"
     assert len(result["message_ids"]) == 1
     assert result["turn"]["outcome"] == "answered"
@@ -52,7 +43,7 @@ def test_json_is_the_whole_result(home: Path, server: ServerProcess) -> None:
 
 
 def test_the_question_can_come_on_standard_input(home: Path, server: ServerProcess) -> None:
-    assert ask(home, server, "-", stdin="from a pipe").out == "echo: from a pipe\n"
+    assert ask(home, server, "-", stdin="one, from a pipe").out == "Answer 1.\n"
 
 
 def test_each_question_is_a_conversation_of_its_own_unless_one_is_named(
@@ -92,40 +83,30 @@ def test_a_running_daemon_answers(home: Path, server: ServerProcess) -> None:
     with DaemonProcess(home, provider=server.url) as daemon:
         daemon.start()
         done = command("ask", "hello", home=home)
-        assert (done.code, done.out) == (0, "echo: hello\n")
+        assert (done.code, done.out) == (0, "Hello to you.\n")
         assert daemon.alive
 
 
 def test_a_daemon_that_dies_and_comes_back_answers_once(home: Path, server: ServerProcess) -> None:
     with DaemonProcess(home, provider=server.url) as daemon:
         daemon.start()
-        asking = subprocess.Popen(
-            [*PROGRAM, "ask", "[[wait:700]]hello"],
-            env=environ(home),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        until("the model was asked", lambda: server.requests)
-        daemon.kill()
-        daemon.start()
-        out, _ = asking.communicate(timeout=30)
-        assert (asking.returncode, out) == (0, b"echo: hello\n")
+        with running("ask", "a slow one", home=home) as asking:
+            until("the model was asked", lambda: server.requests)
+            daemon.kill()
+            daemon.start()
+            out, _ = asking.communicate(timeout=30)
+        assert (asking.returncode, out) == (0, b"Slow answer.\n")
         assert daemon.query("SELECT count(*) FROM inbox") == [(1,)]
 
 
 def test_a_daemon_that_stays_away_is_stood_in_for(home: Path, server: ServerProcess) -> None:
     with DaemonProcess(home, provider=server.url) as daemon:
         daemon.start()
-        asking = subprocess.Popen(
-            [*PROGRAM, "ask", "[[wait:700]]hello"],
-            env=environ(home, **provider(server.url)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        until("the model was asked", lambda: server.requests)
-        daemon.kill()
-        out, _ = asking.communicate(timeout=30)
-        assert (asking.returncode, out) == (0, b"echo: hello\n")
+        with running("ask", "a slow one", home=home, **provider(server.url)) as asking:
+            until("the model was asked", lambda: server.requests)
+            daemon.kill()
+            out, _ = asking.communicate(timeout=30)
+        assert (asking.returncode, out) == (0, b"Slow answer.\n")
 
 
 def test_several_at_once_without_a_daemon_are_all_answered(
@@ -134,20 +115,19 @@ def test_several_at_once_without_a_daemon_are_all_answered(
     words = ["one", "two", "three"]
     with ThreadPoolExecutor(len(words)) as pool:
         results = list(pool.map(lambda word: ask(home, server, word), words))
-    assert [(done.code, done.out) for done in results] == [(0, f"echo: {word}\n") for word in words]
+    assert [(done.code, done.out) for done in results] == [
+        (0, "Answer 1.\n"),
+        (0, "Answer 2.\n"),
+        (0, "Answer 3.\n"),
+    ]
 
 
 def test_an_interrupt_stops_the_turn_and_is_code_130(home: Path, server: ServerProcess) -> None:
     ask(home, server, "hello")
-    asking = subprocess.Popen(
-        [*PROGRAM, "ask", "[[hang]]"],
-        env=environ(home, **provider(server.url)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    until("the model was asked", lambda: len(server.requests) == 2)
-    os.kill(asking.pid, signal.SIGINT)
-    out, _ = asking.communicate(timeout=15)
+    with running("ask", "[[hang]]", home=home, **provider(server.url)) as asking:
+        until("the model was asked", lambda: len(server.requests) == 2)
+        asking.send_signal(signal.SIGINT)
+        out, _ = asking.communicate(timeout=15)
     assert (asking.returncode, out) == (130, b"")
     assert not is_held(home)
 

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import PROGRAM, Done, command, environ, provider
+from tests.cli.commands import PROGRAM, Done, command, environ, provider, running
 from tests.daemon_process import until
 from tests.strict_server import ServerProcess
-
-
-@pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess() as made:
-        yield made
 
 
 def chat(home: Path, server: ServerProcess, stdin: str) -> Done:
@@ -30,7 +22,7 @@ def test_each_line_is_answered_before_the_next_is_sent(
     home: Path, server: ServerProcess, stdin: str
 ) -> None:
     done = chat(home, server, stdin)
-    assert (done.code, done.out) == (0, "echo: one\necho: two\n")
+    assert (done.code, done.out) == (0, "Answer 1.\nAnswer 2.\n")
     assert len(server.requests) == 2
 
 
@@ -41,7 +33,7 @@ def test_nothing_said_is_nothing_answered(home: Path, server: ServerProcess) -> 
 
 def test_progress_and_notices_are_on_standard_error(home: Path, server: ServerProcess) -> None:
     done = chat(home, server, "[[tool:current_time]][[beside:Looking at the clock.]]time?\n")
-    assert done.out.startswith("echo: time?; results: ")
+    assert "; results: " in done.out
     assert "Looking at the clock." in done.err
     assert "· tool: current_time" in done.err
     assert "· thinking" in done.err
@@ -51,14 +43,14 @@ def test_commands_are_answered(home: Path, server: ServerProcess) -> None:
     done = chat(home, server, "/help\nhello\n/new\n")
     assert done.code == 0
     assert "/stop" in done.out.splitlines()[0]
-    assert done.out.splitlines()[-2:] == ["echo: hello", "A new conversation begins."]
+    assert done.out.splitlines()[-2:] == ["Hello to you.", "A new conversation begins."]
 
 
 def test_what_is_refused_is_said_and_the_rest_is_answered(
     home: Path, server: ServerProcess
 ) -> None:
     done = chat(home, server, "x" * 1_100_000 + "\nhello\n")
-    assert (done.code, done.out) == (1, "echo: hello\n")
+    assert (done.code, done.out) == (1, "Hello to you.\n")
     assert "teaagentd: " in done.err
 
 
@@ -66,7 +58,7 @@ def test_a_failed_turn_is_answered_with_what_happened(home: Path, server: Server
     done = chat(home, server, "[[status:401]]\nhello\n")
     first, *_, last = done.out.splitlines()
     assert first
-    assert last == "echo: hello"
+    assert last == "Hello to you."
 
 
 def test_standard_input_may_be_a_file(home: Path, server: ServerProcess) -> None:
@@ -81,7 +73,7 @@ def test_standard_input_may_be_a_file(home: Path, server: ServerProcess) -> None
             timeout=30,
             check=True,
         )
-    assert done.stdout == b"echo: hello\n"
+    assert done.stdout == b"Hello to you.\n"
 
 
 def test_standard_input_may_be_closed(home: Path, server: ServerProcess) -> None:
@@ -106,46 +98,35 @@ def test_the_conversation_goes_on_in_the_next_chat(home: Path, server: ServerPro
 def test_an_answer_left_by_a_crash_is_not_taken_for_that_of_a_line(
     home: Path, server: ServerProcess
 ) -> None:
-    talking = start(home, server, "[[wait:1000]]one\n")
-    until("the model was asked", lambda: server.requests)
-    talking.kill()
-    talking.wait()
-    assert chat(home, server, "two\n").out.endswith("two\n")
+    with running("chat", home=home, **provider(server.url)) as talking:
+        write(talking, "a slow one\n")
+        until("the model was asked", lambda: server.requests)
+        talking.kill()
+    assert chat(home, server, "two\n").out == "Answer 2.\n"
 
 
 def test_the_first_interrupt_stops_the_turn_and_reads_no_further(
     home: Path, server: ServerProcess
 ) -> None:
-    talking = start(home, server, "[[hang]]\ntwo\n")
-    until("the model was asked", lambda: server.requests)
-    os.kill(talking.pid, signal.SIGINT)
-    out, _ = talking.communicate(timeout=15)
+    with running("chat", home=home, **provider(server.url)) as talking:
+        write(talking, "[[hang]]\ntwo\n")
+        until("the model was asked", lambda: server.requests)
+        talking.send_signal(signal.SIGINT)
+        out, _ = talking.communicate(timeout=15)
     assert (talking.returncode, out) == (130, b"Stopped.\n")
     assert len(server.requests) == 1
 
 
 def test_an_interrupt_where_nothing_runs_leaves(home: Path, server: ServerProcess) -> None:
-    talking = start(home, server, "hello\n", end=False)
-    assert talking.stdout is not None
-    assert talking.stdout.readline() == b"echo: hello\n"
-    os.kill(talking.pid, signal.SIGINT)
-    assert talking.wait(15) == 130
+    with running("chat", home=home, **provider(server.url)) as talking:
+        write(talking, "hello\n")
+        assert talking.stdout is not None
+        assert talking.stdout.readline() == b"Hello to you.\n"
+        talking.send_signal(signal.SIGINT)
+        assert talking.wait(15) == 130
 
 
-def start(
-    home: Path, server: ServerProcess, stdin: str, *, end: bool = True
-) -> subprocess.Popen[bytes]:
-    talking = subprocess.Popen(
-        [*PROGRAM, "chat"],
-        env=environ(home, **provider(server.url)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+def write(talking: subprocess.Popen[bytes], text: str) -> None:
     assert talking.stdin is not None
-    talking.stdin.write(stdin.encode())
+    talking.stdin.write(text.encode())
     talking.stdin.flush()
-    if end:
-        talking.stdin.close()
-        talking.stdin = None
-    return talking

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from tests.daemon_process import DaemonProcess, until
 from tests.strict_server import ServerProcess
 
 CTRL_C, CTRL_D, UP = "\x03", "\x04", "\x1b[A"
-
-
-@pytest.fixture
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess() as made:
-        yield made
 
 
 def chat(home: Path, server: ServerProcess, *args: str) -> Keyboard:
@@ -36,7 +29,7 @@ def test_a_first_chat_says_what_it_writes_then_talks(home: Path, server: ServerP
         talking.wait_for("config.toml")
         ready(talking)
         talking.enter("hello")
-        talking.wait_for("echo: hello")
+        talking.wait_for("Hello to you.")
         talking.type(CTRL_D)
         assert talking.wait_exit() == 0
 
@@ -72,11 +65,11 @@ def test_several_lines_are_shown_once(home: Path, server: ServerProcess) -> None
 
 def test_what_is_typed_while_it_works_is_steering(home: Path, server: ServerProcess) -> None:
     with chat(home, server) as talking:
-        ready(talking).enter("[[wait:1500]]one")
+        ready(talking).enter("a slow thing")
         until("the model was asked", lambda: server.requests)
         talking.enter("two")
-        talking.wait_for("echo: one")
-        talking.wait_for("echo: two")
+        talking.wait_for("Slow answer.")
+        talking.wait_for("Answer 2.")
     assert len(server.requests) == 2
 
 
@@ -101,7 +94,7 @@ def test_after_a_stop_one_can_go_on(home: Path, server: ServerProcess) -> None:
         talking.type(CTRL_C)
         talking.wait_for("Stopped.")
         talking.enter("hello")
-        talking.wait_for("echo: hello")
+        talking.wait_for("Hello to you.")
         talking.type(CTRL_C)
         talking.wait_for("Ctrl-C again leaves")
         talking.type(CTRL_C)
@@ -121,20 +114,20 @@ def test_a_notice_and_a_tool_are_shown(home: Path, server: ServerProcess) -> Non
     with chat(home, server) as talking:
         ready(talking).enter("[[tool:current_time]][[beside:Looking at the clock.]]time?")
         talking.wait_for("Looking at the clock.")
-        talking.wait_for("echo: time?; results:")
+        talking.wait_for("; results:")
 
 
 def test_lines_are_remembered_for_their_owner_only(home: Path, server: ServerProcess) -> None:
     with chat(home, server) as talking:
-        ready(talking).enter("a line to remember")
-        talking.wait_for("echo: a line to remember")
+        ready(talking).enter("one line to remember")
+        talking.wait_for("Answer 1.")
         talking.type(CTRL_D)
         talking.wait_exit()
     history = home / "terminal" / "history"
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     with chat(home, server) as talking:
         ready(talking).type(UP)
-        talking.wait_for("a line to remember")
+        talking.wait_for("one line to remember")
 
 
 def test_commands_are_completed(home: Path, server: ServerProcess) -> None:
@@ -152,13 +145,13 @@ def test_a_daemon_that_dies_is_waited_for_and_nothing_is_sent_twice(
         daemon.start()
         with chat(home, server) as talking:
             ready(talking).enter("one")
-            talking.wait_for("echo: one")
+            talking.wait_for("Answer 1.")
             daemon.kill()
             talking.wait_for("the daemon is gone")
             talking.enter("two")
             talking.wait_for("> two")
             daemon.start()
-            talking.wait_for("echo: two")
+            talking.wait_for("Answer 2.")
         assert daemon.query("SELECT count(*) FROM inbox") == [(2,)]
 
 
@@ -168,30 +161,30 @@ def test_what_was_answered_meanwhile_is_shown_at_the_next_chat(
     with DaemonProcess(home, provider=server.url) as daemon:
         daemon.start()
         with chat(home, server) as talking:
-            ready(talking).enter("[[wait:1000]]one")
+            ready(talking).enter("a slow thing")
             until("the model was asked", lambda: server.requests)
             talking.type(CTRL_D)
             assert talking.wait_exit() == 0
         until("it is answered", lambda: daemon.replies("terminal:main"))
         with chat(home, server) as talking:
             talking.wait_for("Since you were last here:")
-            talking.wait_for("echo: one")
+            talking.wait_for("Slow answer.")
         with chat(home, server) as talking:
             ready(talking).enter("two")
-            talking.wait_for("echo: two")
-            assert "echo: one" not in talking.shown
+            talking.wait_for("Answer 2.")
+            assert "Slow answer." not in talking.shown
 
 
 def test_an_answer_that_a_crash_cut_off_is_given_by_the_next_chat(
     home: Path, server: ServerProcess
 ) -> None:
     with chat(home, server) as talking:
-        ready(talking).enter("[[wait:1000]]one")
+        ready(talking).enter("a slow thing")
         until("the model was asked", lambda: server.requests)
         talking.signal(signal.SIGKILL)
         talking.wait_exit()
     with chat(home, server) as talking:
-        talking.wait_for("echo: one")
+        talking.wait_for("Slow answer.")
 
 
 def test_a_request_to_end_leaves_as_it_should(home: Path, server: ServerProcess) -> None:

@@ -161,41 +161,59 @@ async def second_server(
 class Wire:
     """A client that says exactly what it is told to."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._loop = asyncio.get_running_loop()
+        self._buffer = b""
 
     async def send(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+        with anyio.fail_after(10):
+            await self._loop.sock_sendall(self._socket, data)
+
+    async def some(self) -> bytes:
+        """What comes next; raises `ConnectionError` when nothing more will."""
+        if self._buffer:
+            data, self._buffer = self._buffer, b""
+            return data
+        with anyio.fail_after(10):
+            data = await self._loop.sock_recv(self._socket, 65536)
+        if not data:
+            raise ConnectionError("the server hung up")
+        return data
 
     async def head(self) -> tuple[int, dict[str, str]]:
         """Status and headers of the next response."""
-        with anyio.fail_after(10):
-            lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        pairs = (line.partition(":") for line in lines[1:] if line)
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += await self.some()
+        head, _, self._buffer = data.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        pairs = (line.partition(":") for line in lines[1:])
         return int(lines[0].split()[1]), {name.lower(): value.strip() for name, _, value in pairs}
 
     async def body(self, headers: Mapping[str, str]) -> bytes:
-        with anyio.fail_after(10):
-            return await self._reader.readexactly(int(headers["content-length"]))
+        length = int(headers["content-length"])
+        data = b""
+        while len(data) < length:
+            data += await self.some()
+        self._buffer = data[length:]
+        return data[:length]
 
     async def closed(self) -> bool:
         """Whether the server hangs up, with nothing more to say."""
-        with anyio.fail_after(10):
-            try:
-                return await self._reader.read(1) == b""
-            except ConnectionError:
-                return True
+        try:
+            await self.some()
+        except ConnectionError:
+            return True
+        return False
 
 
 @asynccontextmanager
 async def wire(path: Path) -> AsyncIterator[Wire]:
-    reader, writer = await asyncio.open_unix_connection(str(path), limit=1 << 20)
-    try:
-        yield Wire(reader, writer)
-    finally:
-        writer.close()
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connected, str(path))
+        yield Wire(connected)
 
 
 async def settled(baseline: int) -> None:
