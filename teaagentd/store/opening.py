@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from teaagentd.errors import StoreTooNew, StoreUnavailable
-from teaagentd.store.faults import BUSY_TIMEOUT_S, damaged, explain
+from teaagentd.store.faults import BUSY_TIMEOUT_S, damaged, explain, primary_code
 
 log = structlog.get_logger()
 
@@ -32,6 +32,7 @@ _PRAGMAS = (
     "trusted_schema = OFF",
     f"journal_size_limit = {_LOG_LIMIT_BYTES}",
 )
+_NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL)
 _PROBES = tuple(
     f"SELECT max(rowid) FROM {table}"
     for table in ("store", "sessions", "turns", "messages", "calls", "inbox", "outbox", "usage")
@@ -98,7 +99,7 @@ def _create(path: Path) -> None:
     for leftover in (draft, *(draft.with_name(draft.name + end) for end in ("-wal", "-journal"))):
         leftover.unlink(missing_ok=True)
     with closing(_connect(draft)) as connection:
-        _close_to_others(draft, connection)
+        _close_to_others(draft)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         _migrate(connection, 0)
     draft.rename(path)
@@ -109,9 +110,8 @@ def _create(path: Path) -> None:
         os.close(folder)
 
 
-def _close_to_others(path: Path, connection: sqlite3.Connection) -> None:
+def _close_to_others(path: Path) -> None:
     """Give the file its mode, by its name; the files that SQLite puts beside it take it over."""
-    connection.execute("PRAGMA user_version").fetchone()
     try:
         path.chmod(0o600)
     except OSError as error:
@@ -155,9 +155,11 @@ def _header(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _prepared(path: Path) -> sqlite3.Connection:
+    _close_to_others(path)
     connection = _journaled(path)
     try:
-        _close_to_others(path, connection)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
         version, _ = _header(connection)
         _migrate(connection, version)
         for probe in _PROBES:
@@ -179,6 +181,8 @@ def _journaled(path: Path) -> sqlite3.Connection:
             connection.close()
             raise
     except sqlite3.OperationalError as error:
+        if primary_code(error) not in _NO_INDEX:
+            raise
         connection, mode = _without_wal(path, error), "delete"
     if mode != "wal":
         log.warning("store_without_wal", path=str(path), journal_mode=mode)

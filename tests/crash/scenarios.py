@@ -173,6 +173,12 @@ SCENARIOS = (
         first=("T3.start:after:1",),
     ),
     Scenario(
+        name="condemned",
+        play=condemned,
+        commits=("T1.resume", "T0.retry"),
+        first=("T3.start:after", "T1.resume:after", "T1.resume:after"),
+    ),
+    Scenario(
         name="parked",
         play=parked,
         commits=("T1.park",),

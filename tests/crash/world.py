@@ -53,6 +53,8 @@ class World:
         self.sent: list[Sent] = []
         self.deaths: list[int] = []
         """How each daemon that fell by itself, not by our hand, ended."""
+        self.retried: dict[int, int] = {}
+        """Dead messages and what they were accepted as anew."""
         self._environ = dict(environ or {})
         self._armed: list[str] = []
         self._daemon: DaemonProcess | None = None
@@ -166,6 +168,13 @@ class World:
             assert answer.status in (429, 503), answer
             time.sleep(0.05)
         raise AssertionError(f"{content!r} was not accepted in {PATIENCE_S} s")
+
+    def retry(self, dead: Sent) -> None:
+        """Have a dead message taken up again, as a new one."""
+        answer = self.call("POST", f"/v1/inbox/{dead.id}/retry")
+        assert answer.status == 202, answer
+        found = answer.json
+        self.retried[dead.id] = found["id"]
 
     def wait(self, what: str, condition: Callable[[], object]) -> None:
         """Wait until something has happened, or the daemon has fallen, which excuses it."""

@@ -54,9 +54,10 @@ def new_turn(
     origin: TurnOrigin = "bus",
     opening: str | None = None,
     deliver_to: Address | None = None,
+    turn_id: str | None = None,
 ) -> NewTurn:
     return NewTurn(
-        id=f"turn-{next(_numbers)}",
+        id=turn_id or f"turn-{next(_numbers)}",
         key=key,
         origin=origin,
         opening=None if opening is None else LLMMessage(role="user", content=opening),

@@ -17,6 +17,7 @@ from teaagentd.store import Store
 from teaagentd.store.commits import COMMITS
 from teaagentd.store.database import Database
 from teaagentd.types import Address, InboxRow, Receipt, SessionKey
+from tests.store.life import live
 from tests.store.steps import (
     KEY,
     ManualClock,
@@ -119,40 +120,12 @@ async def test_a_name_that_is_no_commit_point_is_refused(path: Path) -> None:
 async def test_every_commit_point_is_made_and_none_other(path: Path, clock: ManualClock) -> None:
     held = Held()
     store = await Store.open(path, clock=clock, on_commit=held)
-    await one_of_each(store)
+    await live(store)
     await store.aclose()
     counts = Counter(held.seen)
     assert {name for name, _ in counts} == set(COMMITS)
     for name in COMMITS:
         assert counts[name, "before"] == counts[name, "after"] > 0
-
-
-async def one_of_each(store: Store) -> None:
-    """A life that passes every commit point at least once."""
-    chat = SessionKey(channel="telegram", chat_id="7")
-    turn = await started(store, "go", key=chat)
-    await store.park(turn.turn_id)
-    await store.resume(turn.turn_id, notice="again", failed="f")
-    await decide(store, turn.turn_id, "a", notice="I look.")
-    await store.start_call(turn.turn_id, "a")
-    await store.finish_call(turn.turn_id, result("a"))
-    await store.accept(said("more", chat_id="7", channel="telegram"))
-    await store.fold(turn.turn_id, upto=None, budget_tokens=None, note=no_note)
-    closed = await close_or_fold(store, turn.turn_id, "done")
-    await store.freeze(closed.outbound[0].id, ["do", "ne"])
-    await store.start_part(closed.outbound[0].id, 0, idempotent=False)
-    await store.delay(closed.outbound[0].id, 0, until_ms=5)
-    await store.start_part(closed.outbound[0].id, 0, idempotent=False)
-    await store.finish_part(closed.outbound[0].id, 0, Receipt())
-    await store.refuse(closed.outbound[0].id, "gone")
-    await store.book([attempt()])
-    poison = await started(store, "poison")
-    for _ in range(3):
-        await store.resume(poison.turn_id, notice=None, failed="gave up")
-    await store.retry_dead(poison.claimed[0].id)
-    again = await begin(store)
-    await store.close(again.turn_id, text="no", outcome="limit", attempts=())
-    await command(store, "new", message=said("/new"))
 
 
 async def test_what_changes_nothing_is_no_commit(path: Path, clock: ManualClock) -> None:

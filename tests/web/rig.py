@@ -46,8 +46,8 @@ class Rig:
         message_id: int = answer.json()["id"]
         return message_id
 
-    async def replies(self, key: str = "api:c", **query: object) -> Any:
-        answer = await self.client.get("/v1/replies", params={"session_key": key, **query})
+    async def replies(self, key: str = "api:c", **query: float) -> Any:
+        answer = await self.client.get("/v1/replies", params={"session_key": key} | query)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -216,8 +216,15 @@ async def wire(path: Path) -> AsyncIterator[Wire]:
         yield Wire(connected)
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until `condition()` is true."""
+    with anyio.fail_after(10):
+        while True:
+            if condition():
+                return
+            await anyio.sleep(0.01)
+
+
 async def settled(baseline: int) -> None:
     """Until no more tasks live than `baseline`."""
-    with anyio.fail_after(10):
-        while len(asyncio.all_tasks()) > baseline:
-            await anyio.sleep(0.01)
+    await until(lambda: len(asyncio.all_tasks()) <= baseline)

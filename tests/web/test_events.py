@@ -92,7 +92,8 @@ async def test_a_slow_reader_is_told_how_much_it_missed(rig: Rig) -> None:
                 stream += await client.some()
     deltas = stream.count(b"event: delta")
     missed = [
-        int(part.partition(b"}")[0]) for part in stream.split(b'event: dropped\ndata: {"count":')[1:]
+        int(part.partition(b"}")[0])
+        for part in stream.split(b'event: dropped\ndata: {"count":')[1:]
     ]
     assert missed
     assert deltas + sum(missed) == count

@@ -116,7 +116,9 @@ async def test_a_poll_that_waits_is_woken_by_the_reply(tmp_path: Path) -> None:
 
 async def test_many_polls_at_once_each_get_their_reply(tmp_path: Path) -> None:
     held = Held()
-    async with serving(tmp_path, held.model, settings={"agent": {"max_concurrent_turns": 50}}) as rig:
+    async with serving(
+        tmp_path, held.model, settings={"agent": {"max_concurrent_turns": 50}}
+    ) as rig:
         found: dict[int, list[str]] = {}
 
         async def poll(number: int) -> None:
@@ -149,9 +151,7 @@ async def test_a_client_that_leaves_is_waited_for_no_longer(idle: Rig) -> None:
     baseline = len(asyncio.all_tasks())
     for _ in range(5):
         async with wire(idle.path) as client:
-            await client.send(
-                b"GET /v1/replies?session_key=c&wait=60 HTTP/1.1\r\nhost: t\r\n\r\n"
-            )
+            await client.send(b"GET /v1/replies?session_key=c&wait=60 HTTP/1.1\r\nhost: t\r\n\r\n")
             with anyio.fail_after(10):
                 while len(asyncio.all_tasks()) <= baseline:
                     await anyio.sleep(0.01)

@@ -150,7 +150,7 @@ def test_an_idle_server_sets_no_timer_under_thirty_seconds(tmp_path: Path) -> No
 
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
         naps = runner.run(main())
-    assert len(naps) <= 3
+    assert len(naps) < 10
     assert all(nap is None or nap == 0 or nap > 25 for nap in naps), naps
 
 

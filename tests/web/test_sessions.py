@@ -96,16 +96,19 @@ async def test_a_transcript_comes_in_pages_the_newest_first(rig: Rig) -> None:
         if page["next"] is None:
             break
         query["before"] = str(page["next"])
-    assert seen == [
-        text for number in range(4) for text in (f"question {number}", "an answer")
-    ]
+    assert seen == [text for number in range(4) for text in (f"question {number}", "an answer")]
 
 
 async def test_notes_are_not_shown(rig: Rig) -> None:
     message_id = await rig.accepted("hello", sender_id="mira")
     await rig.replies(wait=10)
     (asked, answered) = (await rig.client.get("/v1/sessions/api:c")).json()["messages"]
-    assert asked == {"id": asked["id"], "role": "user", "content": "hello", "message_id": message_id}
+    assert asked == {
+        "id": asked["id"],
+        "role": "user",
+        "content": "hello",
+        "message_id": message_id,
+    }
     assert answered["role"] == "assistant"
 
 
