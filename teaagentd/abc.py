@@ -168,9 +168,7 @@ class RunJournal(Protocol):
     async def overflow(self) -> Sequence[LLMMessage] | None:
         """The history did not fit. A shorter one to go on with, or None."""
 
-    async def close(
-        self, text: str, outcome: TurnOutcome, attempts: Sequence[Attempt]
-    ) -> None:
+    async def close(self, text: str, outcome: TurnOutcome, attempts: Sequence[Attempt]) -> None:
         """Every exit but an answer: the turn is closed with `text`; waiting messages stay."""
 
 

@@ -173,7 +173,7 @@ class Daemon:
                 channels=channels,
                 strays=strays,
             )
-            progress.show_on(daemon.loop, daemon.feed)
+            progress.show_on(daemon.loop)
             yield daemon
 
     # -- its life -----------------------------------------------------------------------
@@ -258,7 +258,7 @@ class _Progress:
         self._on_progress = on_progress
         self._loop: Loop | None = None
 
-    def show_on(self, loop: Loop, feed: ActivityFeed) -> None:
+    def show_on(self, loop: Loop) -> None:
         self._loop = loop
 
     def __call__(self, line: str) -> None:

@@ -82,9 +82,7 @@ def _round(
         fresh = _fresh_id(call.id or "call", used)
         calls.append(call if fresh == call.id else replace(call, id=fresh))
         if result.tool_call_id != fresh or not result.content:
-            result = replace(
-                result, tool_call_id=fresh, content=result.content or "[no output]"
-            )
+            result = replace(result, tool_call_id=fresh, content=result.content or "[no output]")
         paired.append(result)
     same = all(a is b for a, b in zip(calls, message.tool_calls, strict=True))
     return [message if same else replace(message, tool_calls=tuple(calls)), *paired]

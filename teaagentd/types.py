@@ -1,4 +1,4 @@
-"""The values that travel between the parts: frozen, keyword-only, without behaviour of their own."""
+"""The values that travel between the parts: frozen, keyword-only, and nothing but values."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Part:
     content: str
     idempotency_key: str
     possible_repeat: bool = False
-    """The outcome of an earlier send is unknown: this may be its second copy, and is marked so."""
+    """The outcome of an earlier send is unknown: this may be its second copy, marked so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

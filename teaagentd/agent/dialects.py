@@ -89,10 +89,11 @@ class NativeDialect:
 class JsonDialect:
     """One JSON object per reply, held to a schema by servers that can.
 
-    `brief` tells the model one line per tool and offers no optional parameters: very small
-    models get lost in more, and make up a value for every parameter they are offered. Else the
-    model is told each tool's whole description and parameters. `answer_limit` bounds an answer, in characters: a small
-    model talks until it is stopped.
+    `brief` is for very small models: they are told one line per tool and offered no optional
+    parameters, as they make up a value for each; and a tool whose result they have just been
+    given is not offered again, as they call it again and again. Other models are told each
+    tool's whole description and parameters. `answer_limit` bounds an answer, in characters: a
+    small model talks until it is stopped.
     """
 
     brief: bool = False
@@ -101,7 +102,7 @@ class JsonDialect:
     def request(self, ask: Ask) -> LLMRequest:
         system = f"{ask.system}\n\n{self.instructions(ask.tools)}".strip()
         messages = transcript.legal((_system(system), *ask.history))
-        tools = [_required_only(tool) for tool in ask.tools] if self.brief else ask.tools
+        tools = _offered_to_small(ask) if self.brief else ask.tools
         schema = decision_schema(tools, answer_only=ask.answer_only, answer_limit=self.answer_limit)
         return LLMRequest(messages=tuple(render_history(messages)), response_schema=schema)
 
@@ -218,6 +219,15 @@ def render_result(result: LLMMessage) -> str:
 def _required(tool: ToolSpec) -> list[str]:
     required = tool.parameters.get("required", [])
     return [str(name) for name in required] if isinstance(required, list) else []
+
+
+def _offered_to_small(ask: Ask) -> list[ToolSpec]:
+    just_used = set()
+    for message in reversed(ask.history):
+        if message.role == "user":
+            break
+        just_used.add(message.name)
+    return [_required_only(tool) for tool in ask.tools if tool.name not in just_used]
 
 
 def _required_only(tool: ToolSpec) -> ToolSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 
 import anyio
@@ -62,6 +63,7 @@ class TerminalChat:
                 tasks.start_soon(conversation.follow)
                 tasks.start_soon(self._post_typed, conversation)
                 tasks.start_soon(self._tick)
+                tasks.start_soon(self._leave_on_signal)
                 code = await self._read_lines(tasks)
                 tasks.cancel_scope.cancel()
             if self._unsent:
@@ -125,6 +127,13 @@ class TerminalChat:
             await self._client.stop_session(self._key)
         except (NoDaemon, Refused) as error:
             self._screen.note(f"It could not be stopped: {error}")
+
+    async def _leave_on_signal(self) -> None:
+        """A request to end, or a closed terminal, leaves as the person would."""
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
+            async for _ in signals:
+                if self._prompt.app.is_running:
+                    self._prompt.app.exit(exception=EOFError)
 
     async def _tick(self) -> None:
         """Let the seconds of the present phase go on; sleeps while nothing is at work."""

@@ -67,7 +67,7 @@ class Gate:
         self._admit()
 
     def resize(self, limit: int) -> None:
-        """Change the cap. Running turns keep their slots; a smaller cap takes effect as they end."""
+        """Change the cap. Running turns keep their slots; a smaller cap works as they end."""
         self.limit = limit
         self._admit()
 

@@ -25,7 +25,9 @@ from teaagentd.types import Address, InboundMessage, SessionKey, TurnOrigin
 
 log = structlog.get_logger()
 
-INTERRUPTED = "This was interrupted by a restart and not finished. Send it again if it still matters."
+INTERRUPTED = (
+    "This was interrupted by a restart and not finished. Send it again if it still matters."
+)
 _MAX_DEPTH = 8
 _RETRY_FLOOR_S = 1.0
 _RETRY_CEILING_S = 30.0
@@ -65,7 +67,13 @@ class Loop:
     """
 
     def __init__(
-        self, *, bus: MessageBus, store: Store, gate: Gate, feed: ActivityFeed, services: TurnServices
+        self,
+        *,
+        bus: MessageBus,
+        store: Store,
+        gate: Gate,
+        feed: ActivityFeed,
+        services: TurnServices,
     ) -> None:
         self._bus = bus
         self._store = store

@@ -64,9 +64,7 @@ class TurnServices:
     context_window: Callable[[], int | None] = lambda: None
 
     def session(self, key: SessionKey) -> Session:
-        return Session(
-            key, store=self.store, write_note=self.context.note, memory=self.memory
-        )
+        return Session(key, store=self.store, write_note=self.context.note, memory=self.memory)
 
     def opening(self, content: str) -> LLMMessage:
         """The first user message of a direct turn, with its note."""

@@ -46,7 +46,8 @@ class CurrentTime:
             return _spoken(local, local.tzname() or "local time")
         # The zone database is files: read off the event loop.
         zone = await anyio.to_thread.run_sync(find_zone, name.strip())
-        return _spoken(now.astimezone(zone), zone.key)
+        there = now.astimezone(zone)
+        return _spoken(there, f"{zone.key}, UTC{there.isoformat()[-6:]}")
 
 
 def create() -> CurrentTime:
@@ -74,4 +75,6 @@ def find_zone(name: str) -> ZoneInfo:
 
 
 def _spoken(moment: datetime, zone: str) -> str:
-    return f"{moment.isoformat(timespec='seconds')}, {moment:%A} ({zone})"
+    # In words and with one remark, because a very small model copies that into its answer; given
+    # ISO 8601 or several remarks it calls the tool again, in 8 of 8 questions (SmolLM2-135M).
+    return f"{moment:%A, %-d %B %Y, %H:%M} ({zone})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import orjson
 import pytest
 
 from teaagentd.agent.decisions import FinalAnswer, ToolCalls
@@ -16,8 +17,8 @@ from teaagentd.errors import (
     RequestRefused,
 )
 from teaagentd.testing import Broken, Scripted, ScriptedModel
-from teaagentd.types import LLMMessage, LLMResponse, ToolCall, Usage
-from tests.agent.doubles import Notes, call, saying, user
+from teaagentd.types import JsonObject, LLMMessage, LLMResponse, ToolCall, Usage
+from tests.agent.doubles import FunctionTool, Notes, call, saying, user
 
 pytestmark = pytest.mark.anyio
 
@@ -334,6 +335,41 @@ async def test_a_brief_prompt_has_one_line_for_each_tool() -> None:
         '{"action": "answer", "text": "..."} says something to the user.\n'
         '{"action": "add", "arguments": {}} does what add does.\n'
         '{"action": "find", "arguments": {}} does what find does.'
+    )
+
+
+async def test_a_small_model_is_offered_no_more_than_it_can_handle() -> None:
+    parameters: JsonObject = {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}},
+        "required": ["path"],
+    }
+    registry = ToolRegistry(
+        [FunctionTool("read", saying("x", "x").run, parameters=parameters), saying("find", "found")]
+    )
+    model = ScriptedModel([call("read", path="a"), "Done.", "Bye."], native_tools=False)
+    small = ModelDecisionEngine(
+        adapter=model, registry=registry, json_dialect=JsonDialect(brief=True)
+    )
+    history = [user("q")]
+    first = await small.decide(system="", history=history)
+    call_id = first.message.tool_calls[0].id
+    history += [
+        first.message,
+        LLMMessage(role="tool", tool_call_id=call_id, name="read", content="text"),
+    ]
+    await small.decide(system="", history=history)
+    await small.decide(system="", history=[*history, user("and?")])
+    assert (
+        '{"action": "read", "arguments": {"path": "..."}}' in model.requests[0].messages[0].content
+    )
+    forms = [orjson.dumps(request.response_schema).decode() for request in model.requests]
+    assert "path" in forms[0]
+    assert "lines" not in forms[0]
+    assert ["read" in form for form in forms] == [True, False, True]
+    assert ["find" in form for form in forms] == [True, True, True]
+    assert (
+        model.requests[1].messages[: len(model.requests[0].messages)] == model.requests[0].messages
     )
 
 

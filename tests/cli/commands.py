@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
-import re
 import select
 import signal
 import struct
@@ -13,13 +12,16 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import pyte
+
 PATIENCE_S = 30.0
+ROWS, COLUMNS = 40, 100
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = [sys.executable, "-m", "teaagentd"]
 
@@ -91,8 +93,24 @@ def running(*args: str, home: Path, **more: str) -> Iterator[subprocess.Popen[by
                 process.kill()
 
 
+class _Screen(pyte.HistoryScreen):
+    """A terminal's screen, which answers where its cursor is."""
+
+    def __init__(self, columns: int, rows: int, answer: Callable[[bytes], object]) -> None:
+        super().__init__(columns, rows, history=10_000, ratio=0.5)
+        self._answer = answer
+
+    def write_process_input(self, data: str) -> None:
+        self._answer(data.encode())
+
+    def shown(self) -> str:
+        """What has scrolled away and what stands there now, a line to a line."""
+        gone = ["".join(line[x].data for x in range(self.columns)) for line in self.history.top]
+        return "\n".join(line.rstrip() for line in [*gone, *self.display])
+
+
 class Keyboard:
-    """A command in a terminal of its own, typed to and read."""
+    """A command in a terminal of its own, typed to and looked at."""
 
     def __init__(
         self, args: Sequence[str], *, home: Path, variables: Mapping[str, str] | None = None
@@ -101,9 +119,9 @@ class Keyboard:
         if self._pid == 0:
             os.chdir(home.parent)
             os.execve(PROGRAM[0], [*PROGRAM, *args], environ(home, **(variables or {})))
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        self.raw = ""
-        self._seen = 0
+        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self._screen = _Screen(COLUMNS, ROWS, lambda data: os.write(self._fd, data))
+        self._stream = pyte.ByteStream(self._screen)
         self._status: int | None = None
 
     def type(self, text: str) -> None:
@@ -117,38 +135,35 @@ class Keyboard:
 
     @property
     def shown(self) -> str:
-        """All that was printed so far, without the terminal's control sequences."""
-        text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])", "", self.raw)
-        return text.replace("\r", "")
+        """All that can be seen, scrolling back."""
+        return self._screen.shown()
 
-    def wait_for(self, text: str, timeout_s: float = PATIENCE_S) -> str:
-        """Read until `text` is shown after what was waited for before; all of it."""
+    def wait_for(self, text: str, *, gone: bool = False, timeout_s: float = PATIENCE_S) -> str:
+        """Look until `text` can be seen, or cannot any more; all that is seen then."""
         deadline = time.monotonic() + timeout_s
-        while (place := self.shown.find(text, self._seen)) < 0:
-            if time.monotonic() > deadline or not self._read(deadline):
-                raise AssertionError(f"{text!r} was not shown; this was:\n{self.shown}")
-        self._seen = place + len(text)
+        while (text in self.shown) is gone:
+            if not self._read(deadline):
+                raise AssertionError(f"waited for {text!r} (gone: {gone}); seen:\n{self.shown}")
         return self.shown
 
     def wait_exit(self, timeout_s: float = PATIENCE_S) -> int:
-        """Read to the end; the exit code."""
+        """Look on to the end; the exit code."""
         deadline = time.monotonic() + timeout_s
         while self._read(deadline):
-            assert time.monotonic() < deadline, f"it did not end:\n{self.shown}"
+            pass
+        assert time.monotonic() < deadline, f"it did not end:\n{self.shown}"
         return self._reap()
 
     def _read(self, deadline: float) -> bool:
-        """Take in what there is; False at the end of the output."""
+        """Take in what there is; False at the end of the output or of the time."""
         ready, _, _ = select.select([self._fd], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
-            return time.monotonic() < deadline
+            return False
         try:
             data = os.read(self._fd, 65536)
         except OSError:
             return False
-        self.raw += data.decode("utf-8", "replace")
-        if "\x1b[6n" in data.decode("utf-8", "replace"):
-            os.write(self._fd, b"\x1b[1;1R")  # where the cursor is: a terminal answers that
+        self._stream.feed(data)
         return bool(data)
 
     def _reap(self) -> int:

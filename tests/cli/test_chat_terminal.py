@@ -44,11 +44,14 @@ def test_a_word_leaves(home: Path, server: ServerProcess, word: str) -> None:
 
 def test_the_answer_streams_and_the_phase_is_shown(home: Path, server: ServerProcess) -> None:
     with chat(home, server) as talking:
-        ready(talking).enter("[[chunks:4]][[chunk-ms:300]][[say:one two three four]]x")
+        ready(talking)
+        server.script([{"text": "alpha beta gamma delta", "chunks": 4, "chunk_ms": 700}])
+        talking.enter("hi")
         talking.wait_for("thinking · ")
-        talking.wait_for("one two")
-        assert "four" not in talking.shown.rpartition("one two")[2]
-        talking.wait_for("three four")
+        talking.wait_for("alpha")
+        assert "delta" not in talking.shown
+        talking.wait_for("alpha beta gamma delta")
+        talking.wait_for("Ctrl-D leaves")
 
 
 def test_several_lines_are_shown_once(home: Path, server: ServerProcess) -> None:
@@ -61,6 +64,7 @@ def test_several_lines_are_shown_once(home: Path, server: ServerProcess) -> None
         talking.wait_for("Nothing is running here")
         assert talking.shown.count("first line\n") == 1
         assert talking.shown.count("second line\n") == 1
+        assert talking.shown.count("third\n") == 1
 
 
 def test_what_is_typed_while_it_works_is_steering(home: Path, server: ServerProcess) -> None:

@@ -66,9 +66,7 @@ class Rig:
     async def quiet(self) -> None:
         """Until no turn is live and nothing is pending."""
         with anyio.fail_after(20):
-            while self.loop.live() or any(
-                row.ids for row in await self.store.pending_keys()
-            ):
+            while self.loop.live() or any(row.ids for row in await self.store.pending_keys()):
                 await anyio.sleep(0.01)
 
     def phases(self, turn_id: str | None = None) -> list[Phase]:
@@ -102,9 +100,7 @@ async def running(
         async with anyio.create_task_group() as tasks, anyio.create_task_group() as strays:
             feed = ActivityFeed(clock=clock)
             bus = MessageBus(store)
-            dispatcher = Dispatcher(
-                store=store, channels={}, inbox=bus, clock=clock, feed=feed
-            )
+            dispatcher = Dispatcher(store=store, channels={}, inbox=bus, clock=clock, feed=feed)
             registry = ToolRegistry(tools)
             toolbox = Toolbox(
                 registry=registry,

@@ -408,9 +408,7 @@ def by_content(table: dict[str, ToolCall | str]):  # type: ignore[no-untyped-def
 
 async def test_l13_parents_that_wait_hold_no_slot(tmp_path: Path) -> None:
     tool = Delegating()
-    model = ScriptedModel(
-        default=by_content({"a": delegate("sub:a"), "b": delegate("sub:b")})
-    )
+    model = ScriptedModel(default=by_content({"a": delegate("sub:a"), "b": delegate("sub:b")}))
     async with running(tmp_path, model, tools=[tool], cap=1) as rig:
         tool.rig = rig
         both = [await rig.say("a", "a"), await rig.say("b", "b")]
@@ -542,9 +540,9 @@ async def test_a_prompt_starts_with_the_bytes_of_the_one_before(tmp_path: Path) 
         for earlier, later in zip(model.requests, model.requests[1:], strict=False):
             assert earlier.tools == later.tools
             sent = [(m.role, m.content, m.note, m.tool_calls) for m in earlier.messages]
-            assert [
-                (m.role, m.content, m.note, m.tool_calls) for m in later.messages
-            ][: len(sent)] == sent
+            assert [(m.role, m.content, m.note, m.tool_calls) for m in later.messages][
+                : len(sent)
+            ] == sent
 
 
 @pytest.mark.parametrize("content", ["", "   ", None, 42])

@@ -259,8 +259,9 @@ async def test_l09_a_call_that_raises_does_not_hide_its_sibling(tmp_path: Path) 
     async with running(tmp_path, model, tools=[Raising(), fine]) as rig:
         await rig.reply_to(await rig.say("both"))
         await rig.reply_to(await rig.say("and now?"))
-        results = {m.tool_call_id: m.content for m in model.requests[2].messages if m.role == "tool"}
+        results = {
+            m.tool_call_id: m.content for m in model.requests[2].messages if m.role == "tool"
+        }
         assert results["b"] == "let go"
         assert "error" in results["a"]
         assert not model.refused
-

@@ -40,14 +40,14 @@ async def told(arguments: JsonObject, clock: FakeClock = JULY) -> str:
 async def test_the_time_in_a_zone() -> None:
     assert isinstance(create(), Tool)
     tokyo = await told({"timezone": "Asia/Tokyo"})
-    assert tokyo == "2026-07-24T21:00:00+09:00, Friday (Asia/Tokyo)"
-    assert await told({"timezone": "utc"}) == "2026-07-24T12:00:00+00:00, Friday (UTC)"
+    assert tokyo == "Friday, 24 July 2026, 21:00 (Asia/Tokyo, UTC+09:00)"
+    assert await told({"timezone": "utc"}) == "Friday, 24 July 2026, 12:00 (UTC, UTC+00:00)"
 
 
 async def test_the_time_here(in_berlin: None) -> None:
-    assert await told({}) == "2026-07-24T14:00:00+02:00, Friday (CEST)"
+    assert await told({}) == "Friday, 24 July 2026, 14:00 (CEST)"
     winter = FakeClock(now_ms=JULY.now_ms() - 180 * 86_400_000)
-    assert await told({}, winter) == "2026-01-25T13:00:00+01:00, Sunday (CET)"
+    assert await told({}, winter) == "Sunday, 25 January 2026, 13:00 (CET)"
     assert await told({"timezone": " "}) == await told({})
 
 

@@ -47,7 +47,8 @@ class Rig:
         return message_id
 
     async def replies(self, key: str = "api:c", **query: float) -> Any:
-        answer = await self.client.get("/v1/replies", params={"session_key": key} | query)
+        asked = {"session_key": key} | {name: str(value) for name, value in query.items()}
+        answer = await self.client.get("/v1/replies", params=asked)
         assert answer.status_code == 200, answer.text
         return answer.json()
 

@@ -12,7 +12,7 @@ import pytest
 
 from teaagentd.testing import ScriptedModel
 from teaagentd.types import LLMRequest
-from tests.web.rig import Rig, serving, settled, wire
+from tests.web.rig import Rig, serving, settled, until, wire
 
 pytestmark = pytest.mark.anyio
 
@@ -108,9 +108,7 @@ async def test_a_poll_that_waits_is_woken_by_the_reply(tmp_path: Path) -> None:
         await anyio.sleep(0.1)
         assert not found
         held.released.set()
-        with anyio.fail_after(10):
-            while not found:
-                await anyio.sleep(0.01)
+        await until(lambda: found)
     assert found[0]["content"] == "re: hello"
 
 
@@ -152,9 +150,7 @@ async def test_a_client_that_leaves_is_waited_for_no_longer(idle: Rig) -> None:
     for _ in range(5):
         async with wire(idle.path) as client:
             await client.send(b"GET /v1/replies?session_key=c&wait=60 HTTP/1.1\r\nhost: t\r\n\r\n")
-            with anyio.fail_after(10):
-                while len(asyncio.all_tasks()) <= baseline:
-                    await anyio.sleep(0.01)
+            await until(lambda: len(asyncio.all_tasks()) > baseline)
     await settled(baseline)
 
 
@@ -169,7 +165,21 @@ async def test_polls_end_with_the_server(tmp_path: Path) -> None:
             tasks.start_soon(poll)
         await anyio.sleep(0.2)
         await rig.end_web()
-        with anyio.fail_after(5):
-            while len(found) < 10:
-                await anyio.sleep(0.01)
+        await until(lambda: len(found) == 10)
     assert found == [[]] * 10
+
+
+async def test_a_poll_during_the_last_sends_does_not_come_back_at_once(idle: Rig) -> None:
+    """Or its client would ask again, and again, for as long as the sends take."""
+    await idle.daemon.dispatcher.drain(0)
+    found: list[Any] = []
+
+    async def poll() -> None:
+        found.append(await idle.replies(wait=60))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(poll)
+        await anyio.sleep(0.2)
+        assert not found
+        await idle.end_web()
+    assert found == [[]]

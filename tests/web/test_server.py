@@ -18,8 +18,11 @@ from pathlib import Path
 import anyio
 import orjson
 import pytest
+from anyio.lowlevel import checkpoint
 
+from teaagentd.core.activity import Delta
 from teaagentd.errors import ConfigError
+from teaagentd.types import SessionKey
 from teaagentd.web.socket_file import LONGEST_PATH_BYTES, SocketFile
 from tests.web.rig import Rig, second_server, serving, settled, wire
 
@@ -117,7 +120,7 @@ def _bound(path: Path) -> Iterator[SocketFile]:
 # -- when idle ----------------------------------------------------------------------------
 
 
-class _Watched(selectors.DefaultSelector):  # type: ignore[misc, valid-type]  # chosen by the system
+class _Watched(selectors.DefaultSelector):
     """Notes how long the event loop is ready to sleep."""
 
     def __init__(self) -> None:
@@ -154,7 +157,7 @@ def test_an_idle_server_sets_no_timer_under_thirty_seconds(tmp_path: Path) -> No
     assert all(nap is None or nap == 0 or nap > 25 for nap in naps), naps
 
 
-async def test_a_thousand_kept_connections_are_served_and_forgotten(idle: Rig) -> None:
+async def test_hundreds_of_kept_connections_are_served_and_forgotten(idle: Rig) -> None:
     baseline = len(asyncio.all_tasks())
     connections: list[socket.socket] = []
     try:
@@ -192,8 +195,13 @@ async def test_the_date_is_the_present_one(idle: Rig) -> None:
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"GET /\xff HTTP/1.1\r\n\r\n"],
-)  # fmt: skip
+    [
+        b"hello\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+    ],
+)
 async def test_what_is_not_http_is_refused_as_a_problem(idle: Rig, garbage: bytes) -> None:
     async with wire(idle.path) as client:
         await client.send(garbage)
@@ -207,10 +215,15 @@ async def test_a_head_without_an_end_is_cut_off(idle: Rig) -> None:
     async with wire(idle.path) as client:
         await client.send(b"GET /healthz HTTP/1.1\r\n")
         line = b"x-filler: " + b"x" * 60_000 + b"\r\n"
-        with pytest.raises(ConnectionError):
-            for _ in range(200):
+        cut_off = False
+        for _ in range(200):
+            try:
                 await client.send(line)
-                await anyio.sleep(0)
+            except ConnectionError:
+                cut_off = True
+                break
+            await checkpoint()
+        assert cut_off
     assert (await idle.client.get("/healthz")).status_code == 200
 
 
@@ -236,19 +249,19 @@ async def test_a_request_that_was_begun_is_answered_at_the_end(tmp_path: Path) -
             await anyio.to_thread.run_sync(busy.wait)
             rig.web.cancel()
             with anyio.fail_after(5):
-                while await _connects(rig.path):
-                    await anyio.sleep(0.01)
+                await _until_refused(rig.path)
             assert not rig.web_ended.is_set()
             release.set()
         assert ids == [1]
 
 
-async def _connects(path: Path) -> bool:
-    try:
-        async with wire(path):
-            return True
-    except OSError:
-        return False
+async def _until_refused(path: Path) -> None:
+    while True:
+        try:
+            async with wire(path):
+                await anyio.sleep(0.01)
+        except OSError:
+            return
 
 
 async def test_the_end_waits_for_no_one_who_is_silent(idle: Rig) -> None:
@@ -279,9 +292,6 @@ async def test_the_end_cuts_off_who_does_not_come_to_an_end(idle: Rig) -> None:
 
 
 async def test_the_end_does_not_wait_for_a_stream_that_nobody_reads(rig: Rig) -> None:
-    from teaagentd.core.activity import Delta
-    from teaagentd.types import SessionKey
-
     async with second_server(rig) as (server, path), wire(path) as client:
         await client.send(b"GET /v1/events HTTP/1.1\r\nhost: t\r\n\r\n")
         await client.head()
@@ -289,6 +299,6 @@ async def test_the_end_does_not_wait_for_a_stream_that_nobody_reads(rig: Rig) ->
         for number in range(3000):
             rig.daemon.feed.publish(Delta(session_key=key, turn_id="t", text="x" * 2000))
             if number % 20 == 0:
-                await anyio.sleep(0)
+                await checkpoint()
         with anyio.fail_after(8):
             await server.stop(grace_s=2)

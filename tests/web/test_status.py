@@ -12,7 +12,7 @@ import pytest
 from teaagentd import __version__
 from teaagentd.testing import MemoryChannel, ScriptedModel
 from teaagentd.types import LLMRequest
-from tests.web.rig import Rig, serving
+from tests.web.rig import Rig, serving, until
 
 pytestmark = pytest.mark.anyio
 
@@ -36,9 +36,7 @@ async def test_status_tells_what_the_daemon_is_doing(tmp_path: Path) -> None:
         await rig.accepted("first", "one")
         await model.wait_asked(1)
         await rig.accepted("second", "two")
-        with anyio.fail_after(10):
-            while len((await rig.client.get("/v1/status")).json()["turns"]) < 2:
-                await anyio.sleep(0.01)
+        await until(lambda: len(rig.daemon.loop.live()) == 2)
         answer = await rig.client.get("/v1/status")
     status = answer.json()
     assert status["version"] == __version__
@@ -89,12 +87,14 @@ async def test_shutdown_is_asked_for_once(tmp_path: Path) -> None:
     async with serving(tmp_path, model) as rig:
         await rig.accepted("hello")
         await model.wait_asked(1)
-        for body in ({}, None, {"force": False}):
-            answer = await rig.client.post("/v1/shutdown", json=body)
-            assert answer.status_code in (202, 422)
-            if answer.status_code == 202:
-                (line,) = answer.json()["waits_for"]
-                assert line.startswith("api:c: ")
+        wrong = await rig.client.post("/v1/shutdown", json={"force": "please"})
+        assert (wrong.status_code, wrong.json()["field"]) == (422, "force")
+        assert (await rig.client.get("/v1/status")).json()["draining"] is False
+        for body in (b"", b"{}", b'{"force": false}'):
+            answer = await rig.client.post("/v1/shutdown", content=body)
+            assert answer.status_code == 202
+            (line,) = answer.json()["waits_for"]
+            assert line.startswith("api:c: ")
         assert (await rig.client.get("/v1/status")).json()["draining"] is True
         release.set()
         with anyio.fail_after(10):
@@ -115,8 +115,7 @@ async def test_shutdown_ends_a_serving_daemon(tmp_path: Path) -> None:
             with anyio.fail_after(10):
                 answer = await rig.client.post("/v1/shutdown")
                 assert answer.status_code == 202
-                while not status:
-                    await anyio.sleep(0.01)
+            await until(lambda: status)
     assert status == [0]
 
 
@@ -168,11 +167,13 @@ async def test_an_answer_is_given_while_the_writer_is_busy(tmp_path: Path) -> No
             busy.set()
             release.wait(10)
 
-    async with serving(tmp_path, work=False, on_commit=on_commit) as rig:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(rig.accepted)
-            with anyio.fail_after(5):
-                await anyio.to_thread.run_sync(busy.wait)
-                assert (await rig.client.get("/v1/status")).status_code == 200
-                assert await rig.replies() == []
-            release.set()
+    async with (
+        serving(tmp_path, work=False, on_commit=on_commit) as rig,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(rig.accepted)
+        with anyio.fail_after(5):
+            await anyio.to_thread.run_sync(busy.wait)
+            assert (await rig.client.get("/v1/status")).status_code == 200
+            assert await rig.replies() == []
+        release.set()
