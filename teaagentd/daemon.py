@@ -44,6 +44,7 @@ EXIT_FORCED = 3
 """The end was forced: what was unfinished goes on at the next start."""
 
 _LAST_SENDS_S = 10.0
+_STRAYS_S = 2.0
 
 
 class Daemon:
@@ -97,6 +98,7 @@ class Daemon:
         )
         self.started_at = self.clock.now_ms()
         self.draining = False
+        self.status = EXIT_CLEAN
         self._stop = anyio.Event()
         self._force = anyio.Event()
 
@@ -174,7 +176,11 @@ class Daemon:
                 strays=strays,
             )
             progress.show_on(daemon.loop)
-            yield daemon
+            try:
+                yield daemon
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await daemon._leave_strays(strays)
 
     # -- its life -----------------------------------------------------------------------
 
@@ -204,9 +210,22 @@ class Daemon:
             task_status.started()
             await self._stop.wait()
             manager.stopping()
-            status = await self._drain()
+            self.status = await self._drain()
             tasks.cancel_scope.cancel()
-        return status
+        return self.status
+
+    async def _leave_strays(self, strays: TaskGroup) -> None:
+        """Tools that will not end would keep the process for ever: it ends without them, with
+        everything closed that must be."""
+        strays.cancel_scope.cancel()
+        with anyio.move_on_after(_STRAYS_S):
+            while self._toolbox.left_behind:
+                await anyio.sleep(_STRAYS_S / 10)
+        if self._toolbox.left_behind:
+            log.error("tools_left_behind", tools=self._toolbox.left_behind)
+            await self.adapter.aclose()
+            await self.store.aclose()
+            os._exit(self.status)
 
     async def _warm(self) -> None:
         """Load what the first answer needs while nobody waits for it yet."""

@@ -152,8 +152,9 @@ def echo(body: dict[str, Any]) -> dict[str, Any]:
         elif kind == "beside":
             reply["beside"] = value
     if schema:
-        first = {"tool": calls[0]["name"], "arguments": calls[0]["arguments"]} if calls else None
-        reply["text"] = json.dumps(first or {"answer": reply["text"]}, ensure_ascii=False)
+        first = {"action": calls[0]["name"], "arguments": calls[0]["arguments"]} if calls else None
+        answer = {"action": "answer", "text": reply["text"]}
+        reply["text"] = json.dumps(first or answer, ensure_ascii=False)
     elif calls:
         reply["text"] = reply.pop("beside", "")
         reply["calls"] = calls

@@ -124,9 +124,12 @@ class TerminalChat:
 
     async def _stop(self) -> None:
         try:
-            await self._client.stop_session(self._key)
+            stopped = await self._client.stop_session(self._key)
         except (NoDaemon, Refused) as error:
             self._screen.note(f"It could not be stopped: {error}")
+            return
+        if not stopped.get("stopped"):
+            self._screen.note("Nothing is running. Ctrl-C again leaves.")
 
     async def _leave_on_signal(self) -> None:
         """A request to end, or a closed terminal, leaves as the person would."""

@@ -77,4 +77,4 @@ def find_zone(name: str) -> ZoneInfo:
 def _spoken(moment: datetime, zone: str) -> str:
     # In words and with one remark, because a very small model copies that into its answer; given
     # ISO 8601 or several remarks it calls the tool again, in 8 of 8 questions (SmolLM2-135M).
-    return f"{moment:%A, %-d %B %Y, %H:%M} ({zone})"
+    return f"{moment:%A}, {moment.day} {moment:%B %Y, %H:%M} ({zone})"

@@ -46,7 +46,7 @@ class LongWaits:
         """End them all now, and those that come."""
         self._over = True
         for scope in self._scopes:
-            pass
+            scope.cancel()
 
 
 async def _until_gone(receive: Receive, scope: anyio.CancelScope) -> None:

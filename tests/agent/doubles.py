@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+import anyio
+
 from teaagentd import transcript
 from teaagentd.errors import TurnEnded
 from teaagentd.types import (
@@ -39,6 +41,7 @@ class MemoryJournal:
         self.ended_after: int | None = None
         self.rounds_left: list[bool] = []
         self.running: set[str] = set()
+        self._changed = anyio.Event()
 
     def _event(self, name: str) -> None:
         if self.outcome is not None:
@@ -70,6 +73,12 @@ class MemoryJournal:
         self.results[result.call_id] = result
         self.running.discard(result.call_id)
         self._close_round()
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def wait_result(self, call_id: str) -> None:
+        while call_id not in self.results:
+            await self._changed.wait()
 
     async def fold(self) -> Sequence[LLMMessage]:
         self._event("fold")

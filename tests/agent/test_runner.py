@@ -467,7 +467,7 @@ async def test_a_run_cancelled_in_a_call_leaves_a_history_that_can_be_closed() -
     async with anyio.create_task_group() as group:
         group.start_soon(rig.run)
         await running.wait()
-        await anyio.sleep(0.05)
+        await rig.journal.wait_result("a")
         group.cancel_scope.cancel()
     rig.journal.closed("Stopped.", "stopped")
     contents = [m.content for m in rig.journal.transcript if m.role == "tool"]

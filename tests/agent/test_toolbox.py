@@ -295,10 +295,14 @@ async def test_the_group_that_owns_strays_can_be_cancelled_without_a_spin() -> N
 
 async def test_a_stop_ends_the_running_calls_and_keeps_what_is_done(strays: TaskGroup) -> None:
     # HKUDS/nanobot#2526
-    tidied = anyio.Event()
+    turn, tidied = anyio.CancelScope(), anyio.Event()
+    calls = [call("find", "a"), call("hang", "b")]
+    journal = journal_for(calls)
 
     async def hang(arguments: JsonObject, context: object) -> str:
         try:
+            await journal.wait_result("a")
+            turn.cancel()
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
@@ -306,12 +310,10 @@ async def test_a_stop_ends_the_running_calls_and_keeps_what_is_done(strays: Task
             tidied.set()
         return ""
 
-    calls = [call("find", "a"), call("hang", "b")]
-    journal = journal_for(calls)
     tools = [saying("find", "found"), FunctionTool("hang", hang)]
-    with anyio.move_on_after(0.1) as scope:
+    with turn:
         await run(tools, calls, strays=strays, journal=journal)
-    assert scope.cancelled_caught
+    assert turn.cancelled_caught
     assert tidied.is_set()
     assert set(journal.results) == {"a"}
     journal.closed("stopped", "stopped")
@@ -319,16 +321,25 @@ async def test_a_stop_ends_the_running_calls_and_keeps_what_is_done(strays: Task
 
 
 async def test_a_stop_does_not_wait_for_a_tool_that_will_not_end(strays: TaskGroup) -> None:
-    stubborn = Stubborn(times=float("inf"))
-    with anyio.move_on_after(0.1) as scope:
-        await run([FunctionTool("stuck", stubborn.run)], [call("stuck")], strays=strays)
-    assert scope.cancelled_caught
+    turn, stubborn = anyio.CancelScope(), Stubborn(times=float("inf"))
+
+    async def stuck(arguments: JsonObject, context: object) -> str:
+        turn.cancel()
+        return await stubborn.run(arguments, context)
+
+    with turn:
+        await run([FunctionTool("stuck", stuck)], [call("stuck")], strays=strays)
+    assert turn.cancelled_caught
+    assert stubborn.swallowed == 1
     assert not stubborn.ended.is_set()
     stubborn.release.set()
 
 
 async def test_a_result_that_comes_in_answer_to_a_stop_is_kept(strays: TaskGroup) -> None:
+    turn = anyio.CancelScope()
+
     async def half(arguments: JsonObject, context: object) -> str:
+        turn.cancel()
         try:
             await anyio.sleep_forever()
         except BaseException:
@@ -336,8 +347,9 @@ async def test_a_result_that_comes_in_answer_to_a_stop_is_kept(strays: TaskGroup
         return ""
 
     journal = journal_for([call("half")])
-    with anyio.move_on_after(0.05):
+    with turn:
         await run([FunctionTool("half", half)], [call("half")], strays=strays, journal=journal)
+    assert turn.cancelled_caught
     assert journal.results["c1"].content == "half of it"
 
 

@@ -60,8 +60,7 @@ def test_several_lines_are_shown_once(home: Path, server: ServerProcess) -> None
         server.script([{"text": "first line\nsecond line\nthird", "chunks": 9, "chunk_ms": 30}])
         talking.enter("hello")
         talking.wait_for("third")
-        talking.enter("/status")
-        talking.wait_for("Nothing is running here")
+        ready(talking)
         assert talking.shown.count("first line\n") == 1
         assert talking.shown.count("second line\n") == 1
         assert talking.shown.count("third\n") == 1
@@ -136,7 +135,10 @@ def test_lines_are_remembered_for_their_owner_only(home: Path, server: ServerPro
 
 def test_commands_are_completed(home: Path, server: ServerProcess) -> None:
     with chat(home, server) as talking:
-        ready(talking).type("/he\t")
+        ready(talking).type("/he")
+        talking.wait_for("the commands")
+        talking.type("\t")
+        talking.wait_for("> /help")
         talking.type("\r")
         talking.wait_for("/status  what I am doing")
     assert server.requests == []

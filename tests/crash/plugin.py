@@ -72,7 +72,7 @@ class FileBox:
             note("delayed", entry)
             raise DeliveryDelayed("slow down", wait_s=0.2)
         note("sent", entry)
-        await anyio.sleep(0.002)
+        await anyio.sleep(0.02)
         return Receipt(external_id=f"{part.outbound_id}.{part.index}")
 
 
@@ -93,7 +93,7 @@ class Count:
 
     async def run(self, arguments: JsonObject, context: ToolContext) -> str:
         note("effects", {"token": arguments["token"], "call": context.call_id})
-        await anyio.sleep(0.005)
+        await anyio.sleep(0.02)
         return f"counted {arguments['token']}"
 
 

@@ -3,6 +3,7 @@ redeliver whatever they got no answer to."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import threading
@@ -59,6 +60,7 @@ class World:
         self._armed: list[str] = []
         self._daemon: DaemonProcess | None = None
         self._lock = threading.RLock()
+        self._numbers = itertools.count()
 
     def __enter__(self) -> World:
         self.server.start()
@@ -118,6 +120,11 @@ class World:
                     continue
             raise AssertionError("it does not stay up:\n" + self.daemon.log()[-8000:])
 
+    def launch(self) -> None:
+        """Start the daemon and do not wait for it."""
+        with self._lock:
+            self.daemon.launch()
+
     def _bury(self) -> None:
         status = self.daemon.exit_status
         if status is not None:
@@ -145,29 +152,41 @@ class World:
                 time.sleep(0.01)
         raise AssertionError(f"{method} {target} was not answered in {PATIENCE_S} s")
 
-    def send(self, chat_id: str, content: str, *, channel: str = "api") -> Sent:
-        """Have a message accepted. It bears an external id and is redelivered until a 202."""
+    def send(
+        self, chat_id: str, content: str, *, channel: str = "api", patient: bool = False
+    ) -> Sent:
+        """Have a message accepted. It bears an external id and is redelivered until a 202. A
+        `patient` client leaves starting the daemon to someone else."""
+        external_id = f"{chat_id}-{next(self._numbers)}"
+        found = self._deliver(_body(chat_id, content, channel, external_id), patient)
+        sent = Sent(found["id"], found["session_key"], content, external_id)
         with self._lock:
-            external_id = f"{chat_id}-{len(self.sent)}-{time.monotonic_ns()}"
-        body = {
-            "channel": channel,
-            "chat_id": chat_id,
-            "content": content,
-            "external_id": external_id,
-            "sender_id": "tester",
-        }
-        deadline = time.monotonic() + PATIENCE_S
+            self.sent.append(sent)
+        return sent
+
+    def redeliver(self, sent: Sent, chat_id: str, channel: str) -> None:
+        """Post an accepted message again, as a client does whose 202 was lost."""
+        body = _body(chat_id, sent.content, channel, sent.external_id)
+        found = self._deliver(body, patient=True)
+        assert found["duplicate"], found
+        assert found["id"] == sent.id, (found, sent)
+
+    def _deliver(self, body: Mapping[str, str], patient: bool) -> dict[str, Any]:
+        deadline = time.monotonic() + 2 * PATIENCE_S
         while time.monotonic() < deadline:
-            answer = self.call("POST", "/v1/messages", body)
+            try:
+                if not patient:
+                    self.revive()
+                answer = self.daemon.call("POST", "/v1/messages", body)
+            except Unreachable:
+                time.sleep(0.02)
+                continue
             if answer.status == 202:
-                found = answer.json
-                sent = Sent(found["id"], found["session_key"], content, external_id)
-                with self._lock:
-                    self.sent.append(sent)
-                return sent
+                found: dict[str, Any] = answer.json
+                return found
             assert answer.status in (429, 503), answer
             time.sleep(0.05)
-        raise AssertionError(f"{content!r} was not accepted in {PATIENCE_S} s")
+        raise AssertionError(f"{body} was not accepted:\n" + self.daemon.log()[-8000:])
 
     def retry(self, dead: Sent) -> None:
         """Have a dead message taken up again, as a new one."""
@@ -224,6 +243,16 @@ class World:
     def requests(self) -> list[dict[str, Any]]:
         """Every request that the model got, whatever died meanwhile."""
         return read_lines(self.requests_file)
+
+
+def _body(chat_id: str, content: str, channel: str, external_id: str) -> dict[str, str]:
+    return {
+        "channel": channel,
+        "chat_id": chat_id,
+        "content": content,
+        "external_id": external_id,
+        "sender_id": "tester",
+    }
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
