@@ -1,1 +1,1 @@
-"""The model servers. Each adapter is one module behind one entry point, imported when configured."""
+"""The model servers: one adapter per module, behind one entry point, imported when configured."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from teaagentd.transcript import clean_text
-from teaagentd.types import FinishReason, JsonObject, ToolCall, Usage
+from teaagentd.types import FinishReason, Json, JsonObject, ToolCall, Usage
 
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
@@ -280,18 +280,17 @@ def _broken(call: _OpenCall, problem: str) -> ToolCall:
 
 def clean_object(value: Mapping[str, object]) -> JsonObject:
     """`value` without lone surrogates anywhere."""
-    cleaned = {clean_text(str(name)): _clean_value(item) for name, item in value.items()}
-    return cleaned  # type: ignore[return-value]  # json.loads yields nothing but Json
+    return {clean_text(str(name)): _clean_value(item) for name, item in value.items()}
 
 
-def _clean_value(value: object) -> object:
+def _clean_value(value: object) -> Json:
     if isinstance(value, str):
         return clean_text(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return clean_object(value)
     if isinstance(value, list):
         return [_clean_value(item) for item in value]
-    return value
+    return value if isinstance(value, int | float) else None
 
 
 def _distinct(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:

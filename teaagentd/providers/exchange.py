@@ -23,7 +23,7 @@ from teaagentd.providers.wire import Wire, encode
 from teaagentd.types import Attempt, LLMResponse, Usage
 
 if TYPE_CHECKING:
-    from teaagentd.providers.sdk import Reply, SdkClient
+    from teaagentd.providers.sdk import SdkClient
 
 log = structlog.get_logger()
 

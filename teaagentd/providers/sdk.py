@@ -48,19 +48,20 @@ class SdkClient:
         """The server is at another address from now on."""
         self._client.base_url = base_url
 
-    async def post(self, content: bytes, limit: int) -> Reply:
-        """Send one request; the reply once its head is there. Its body may be `limit` bytes."""
+    async def post(self, content: bytes, max_bytes: int) -> Reply:
+        """Send `content`, and return when the headers of a good answer are there."""
         stream = await self._client.post(
             "/chat/completions",
-            content=content,
             cast_to=object,
-            options={"headers": {"Content-Type": "application/json"}},
+            content=content,
+            options={"headers": {"Accept": "text/event-stream", "Accept-Encoding": "identity"}},
             stream=True,
             stream_cls=openai.AsyncStream[object],
         )
-        return Reply(stream.response, limit)
+        return Reply(stream.response, max_bytes)
 
     def failure(self, problem: Exception) -> Failure:
+        """What an exception of `post`, or of the reply's events, says."""
         return Failure(problem)
 
     async def aclose(self) -> None:
@@ -68,44 +69,62 @@ class SdkClient:
 
 
 class Reply:
-    """A body as it arrives. The SDK's own stream would hide what is no event, and parse twice."""
+    """The body of a good answer, read once, as events. The SDK's own stream would hide what is
+    no event, and parse each one slowly."""
 
-    def __init__(self, response: httpx2.Response, limit: int) -> None:
+    def __init__(self, response: httpx2.Response, max_bytes: int) -> None:
         self._response = response
-        self._limit = limit
-        self._head = bytearray()
-        self._counted = 0
+        self._body = _Body(response.stream, max_bytes)
+        response.stream = self._body
+        # Whatever the server calls it: a body that is not a stream of events yields none, and
+        # is then looked at as a whole.
+        response.headers["content-type"] = "text/event-stream; charset=utf-8"
+
+    async def events(self) -> AsyncIterator[Event]:
+        """The events in order; an unfinished last one counts. Raises `TooLong` and what the
+        connection raises."""
+        source = httpx2.EventSource(self._response, max_event_size=None)
+        async for event in source:
+            self._body.stop_keeping()
+            yield event.event, event.data
 
     @property
     def eventless(self) -> bytes:
-        """The body, for one that held no event at all."""
-        return bytes(self._head)
-
-    async def events(self) -> AsyncIterator[Event]:
-        """Each event in order, one that the end of the body leaves unfinished included. Raises
-        `TooLong`, and what the transport raises."""
-        body = httpx2.Response(
-            200,
-            headers={"content-type": "text/event-stream; charset=utf-8"},
-            content=self._bytes(),
-            request=self._response.request,
-        )
-        async for event in httpx2.EventSource(body, max_event_size=self._limit):
-            self._head.clear()
-            yield event.event, event.data
-
-    async def _bytes(self) -> AsyncIterator[bytes]:
-        async for chunk in self._response.aiter_bytes():
-            self._counted += len(chunk)
-            if self._counted > self._limit:
-                raise TooLong(self._limit)
-            self._head += chunk
-            yield chunk
-        # Some servers end without the blank line that ends an event.
-        yield b"\n\n"
+        """The body as far as it was read, when no event was in it."""
+        return b"".join(self._body.kept)
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A body that is kept while no event was seen in it, and that ends with a blank line, so
+    that a last event without one is not lost."""
+
+    def __init__(self, inner: object, max_bytes: int) -> None:
+        assert isinstance(inner, httpx2.AsyncByteStream)
+        self._inner = inner
+        self._limit = self._left = max_bytes
+        self._keeping = True
+        self.kept: list[bytes] = []
+
+    def stop_keeping(self) -> None:
+        if self._keeping:
+            self._keeping = False
+            self.kept.clear()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._inner:
+            self._left -= len(piece)
+            if self._left < 0:
+                raise TooLong(self._limit)
+            if self._keeping:
+                self.kept.append(piece)
+            yield piece
+        yield b"\n\n"
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 class Failure:
@@ -118,6 +137,7 @@ class Failure:
         self.passing = isinstance(
             problem, openai.APIError | httpx2.HTTPError | ssl.SSLError | OSError | TooLong
         )
+        """Whether another try may go better."""
         cause = problem
         if isinstance(problem, openai.APIConnectionError) and isinstance(
             problem.__cause__, Exception

@@ -1,4 +1,4 @@
-"""A request as the chat completions dialect writes it: the same request is always the same bytes."""
+"""A request in the chat completions dialect: the same request is always the same bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 from teaagentd.transcript import clean_text
 from teaagentd.types import JsonObject, LLMMessage, LLMRequest, ToolCall, ToolSpec
 
-Wire: TypeAlias = "dict[str, Wire] | list[Wire] | str | int | float | bool | None | JsonObject"
+Wire: TypeAlias = "dict[str, Wire] | list[Wire] | str | int | float | bool | JsonObject | None"
 
 
 def encode(body: Mapping[str, Wire]) -> bytes:

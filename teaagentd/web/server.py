@@ -72,7 +72,7 @@ class _Connection(HttpToolsProtocol):
         super().data_received(data)
         if self._head_bytes is not None:
             self._head_bytes += len(data)
-            if self._head_bytes > 10**12 and not self.transport.is_closing():
+            if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(431, "the head of the request is too large")
 
     def on_message_begin(self) -> None:

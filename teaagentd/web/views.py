@@ -9,7 +9,6 @@ import orjson
 from starlette.responses import Response
 
 from teaagentd.store.values import DeadRow, SessionRecord, TurnRecord
-from teaagentd.transcript import clean_text
 from teaagentd.types import Attachment, LLMMessage, OutboundMessage, ToolCall
 
 View = Mapping[str, object]
@@ -109,8 +108,3 @@ def dead_row(row: DeadRow) -> View:
         "accepted_at": moment(row.accepted_at),
         "content": row.content,
     }
-
-
-def shown(text: str) -> str:
-    """A text that has not been through the store, which may end within a character."""
-    return clean_text(text)

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from teaagentd.transcript import NOT_RUN, UNKNOWN_OUTCOME
-from tests.crash import plugin
+from tests import daemon_plugin as plugin
 from tests.crash.world import Sent, World
 
 POSSIBLE_REPEAT = 2

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.crash import plugin
+from tests import daemon_plugin as plugin
 from tests.daemon_process import (
     PATIENCE_S,
     Answer,
@@ -71,7 +71,7 @@ class World:
             path=[plugins],
             environ={
                 plugin.FOLDER_VARIABLE: str(self.folder),
-                "TEAAGENTD_TOOLS__ENABLED": '["current_time","crash"]',
+                "TEAAGENTD_TOOLS__ENABLED": '["current_time","marked"]',
                 "TEAAGENTD_CHANNELS": '{"filebox": {"type": "filebox"}}',
                 "TEAAGENTD_SHUTDOWN__DRAIN_TIMEOUT_S": "0.2",
                 **self._environ,

@@ -31,7 +31,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, object]]
     return found
 
 
-@pytest.mark.parametrize(("name", "side"), product(COMMITS, ("before", "after")))
+@pytest.mark.parametrize(("name", "side"), list(product(COMMITS, ("before", "after"))))
 def test_a_kill_leaves_what_was_committed_and_no_more(
     states: list[tuple[str, object]], tmp_path: Path, name: str, side: str
 ) -> None:

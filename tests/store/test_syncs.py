@@ -19,9 +19,9 @@ def count_syncs(folder: Path, commits: int) -> int:
     folder.mkdir()
     trace = folder / "trace"
     assert shutil.which("strace"), "strace counts the syncs: install it (apt-get install strace)"
+    traced = [sys.executable, "-m", "tests.store.syncs", str(folder / "state.db"), str(commits)]
     subprocess.run(
-        ["strace", "-f", "-qq", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
-        + [sys.executable, "-m", "tests.store.syncs", str(folder / "state.db"), str(commits)],
+        ["strace", "-f", "-qq", "-e", "trace=fsync,fdatasync", "-o", str(trace), *traced],
         cwd=ROOT,
         check=True,
         timeout=50,

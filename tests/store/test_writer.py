@@ -16,20 +16,16 @@ from teaagentd.errors import BusFull, StoreError, StoreUnavailable
 from teaagentd.store import Store
 from teaagentd.store.commits import COMMITS
 from teaagentd.store.database import Database
-from teaagentd.types import Address, InboxRow, Receipt, SessionKey
+from teaagentd.types import Address, InboxRow, SessionKey
 from tests.store.life import live
 from tests.store.steps import (
     KEY,
     ManualClock,
-    attempt,
     begin,
     close_or_fold,
-    command,
     database,
-    decide,
     new_turn,
     no_note,
-    result,
     said,
     started,
     texts,

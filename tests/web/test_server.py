@@ -179,15 +179,16 @@ async def test_hundreds_of_kept_connections_are_served_and_forgotten(idle: Rig) 
     assert await idle.accepted("hello") == 1
 
 
-async def test_the_date_is_the_present_one(idle: Rig) -> None:
+async def test_the_date_goes_on(idle: Rig) -> None:
+    dates: list[float] = []
     async with wire(idle.path) as client:
-        for _ in range(2):
+        for wait_s in (0, 1.1):
+            await anyio.sleep(wait_s)
             await client.send(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n")
             _, headers = await client.head()
             await client.body(headers)
-            date = parsedate_to_datetime(headers["date"]).timestamp()
-            assert abs(date - time.time()) < 2
-            await anyio.sleep(1.1)
+            dates.append(parsedate_to_datetime(headers["date"]).timestamp())
+    assert dates[0] < dates[1] <= time.time() < dates[1] + 30
 
 
 # -- what is no request ----------------------------------------------------------------------

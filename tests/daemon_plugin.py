@@ -3,8 +3,10 @@ down all they do, so that a test can count it after any number of crashes."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -14,10 +16,10 @@ from teaagentd.abc import Inbox, Tool, ToolContext
 from teaagentd.errors import DeliveryDelayed, DeliveryRefused
 from teaagentd.types import Effect, JsonObject, Part, Receipt, ToolSpec
 
-FOLDER_VARIABLE = "CRASH_TEST_FOLDER"
+FOLDER_VARIABLE = "DAEMON_TEST_FOLDER"
 POINTS = {
-    "teaagentd.channels": {"filebox": "tests.crash.plugin:channel"},
-    "teaagentd.tools": {"crash": "tests.crash.plugin:tools"},
+    "teaagentd.channels": {"filebox": "tests.daemon_plugin:channel"},
+    "teaagentd.tools": {"marked": "tests.daemon_plugin:tools"},
 }
 
 
@@ -54,7 +56,8 @@ class FileBox:
         await anyio.sleep_forever()
 
     async def send(self, part: Part) -> Receipt:
-        """Refuses a part that says REFUSE, delays the first try of one that says DELAY."""
+        """Refuses a part that says REFUSE, delays the first try of one that says DELAY, holds one
+        that says HOLD until the test makes the file `release-send`."""
         entry = {
             "outbound": part.outbound_id,
             "index": part.index,
@@ -71,6 +74,9 @@ class FileBox:
         ):
             note("delayed", entry)
             raise DeliveryDelayed("slow down", wait_s=0.2)
+        if "HOLD" in part.content:
+            note("held", entry)
+            await _released("send")
         note("sent", entry)
         await anyio.sleep(0.02)
         return Receipt(external_id=f"{part.outbound_id}.{part.index}")
@@ -115,10 +121,38 @@ class Hold:
     async def run(self, arguments: JsonObject, context: ToolContext) -> str:
         name = str(arguments["name"])
         note("effects", {"token": f"hold {name}", "call": context.call_id})
-        release = anyio.Path(folder() / f"release-{name}")
-        while not await release.exists():
-            await anyio.sleep(0.02)
+        await _released(name)
         return f"held for {name}"
+
+
+class Stubborn:
+    """Waits for what never comes, and takes one cancellation for nothing."""
+
+    timeout_s: float | None = 0.3
+    spec = ToolSpec(name="stubborn", description="Never end.", parameters={"type": "object"})
+
+    async def run(self, arguments: JsonObject, context: ToolContext) -> str:
+        note("effects", {"token": "stubborn", "call": context.call_id})
+        with suppress(anyio.get_cancelled_exc_class()):
+            await asyncio.get_running_loop().create_future()
+        await asyncio.get_running_loop().create_future()
+        return "never"
+
+
+class Broken:
+    """Fails with an error that nobody planned."""
+
+    timeout_s: float | None = None
+    spec = ToolSpec(name="broken", description="Fail.", parameters={"type": "object"})
+
+    async def run(self, arguments: JsonObject, context: ToolContext) -> str:
+        raise RuntimeError("the disk of the tool is on fire")
+
+
+async def _released(name: str) -> None:
+    release = anyio.Path(folder() / f"release-{name}")
+    while not await release.exists():
+        await anyio.sleep(0.02)
 
 
 def channel(name: str, options: Mapping[str, object]) -> FileBox:
@@ -126,4 +160,4 @@ def channel(name: str, options: Mapping[str, object]) -> FileBox:
 
 
 def tools() -> Sequence[Tool]:
-    return (Count(), Hold())
+    return (Count(), Hold(), Stubborn(), Broken())
