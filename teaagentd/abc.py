@@ -63,6 +63,8 @@ class LLMAdapter(Protocol):
     """Whether the server has tool calling of its own; `decisions = "auto"` follows it."""
     context_window: int | None
     """Tokens, None while unknown."""
+    small: bool
+    """Whether it is a very small model, which needs brief instructions and bounded answers."""
 
     async def complete(self, request: LLMRequest, on_chunk: OnChunk | None = None) -> LLMResponse:
         """The whole answer. Raises a `ProviderError` and nothing else but cancellation."""

@@ -19,6 +19,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from teaagentd.abc import Channel, LLMAdapter, SystemClock
+from teaagentd.agent.dialects import JsonDialect
 from teaagentd.agent.engine import ModelDecisionEngine
 from teaagentd.agent.execution import RunPlace
 from teaagentd.agent.runner import AgentRunner, RunLimits
@@ -45,6 +46,9 @@ EXIT_FORCED = 3
 
 _LAST_SENDS_S = 10.0
 _STRAYS_S = 2.0
+_BRIEF = JsonDialect(brief=True, answer_limit=400)
+"""For very small models. Measured with the embedded one: told more, it calls tools at random;
+unbounded, it does not stop talking."""
 
 
 class Daemon:
@@ -83,6 +87,7 @@ class Daemon:
             adapter=adapter,
             registry=registry,
             dialect=settings.provider.decisions,
+            json_dialect=_BRIEF if adapter.small else None,
             max_output_tokens=settings.provider.max_output_tokens,
             clock=self.clock,
         )

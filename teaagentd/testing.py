@@ -100,6 +100,7 @@ class ScriptedModel:
         self.name = name
         self.model = model
         self.native_tools = native_tools
+        self.small = False
         self.context_window = context_window
         self.requests: list[LLMRequest] = []
         self.refused: list[str] = []

@@ -11,6 +11,7 @@ from teaagentd.types import LLMMessage, ToolCall, ToolSpec
 NOT_RUN = "[not run: the turn was interrupted before this call started]"
 UNKNOWN_OUTCOME = "[interrupted: this call had started and its outcome is unknown]"
 EMPTY = "[empty message]"
+LEFT_OUT = "[earlier messages are left out]"
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -46,9 +47,9 @@ def legal(messages: Sequence[LLMMessage]) -> tuple[LLMMessage, ...]:
             out.append(message if _speaks(message) else replace(message, content=EMPTY))
             continue
         if not out:
-            out.append(LLMMessage(role="user", content="[earlier messages are left out]"))
+            out.append(LLMMessage(role="user", content=LEFT_OUT))
         if not message.tool_calls:
-            if _speaks(message):
+            if message.content.strip():
                 out.append(message)
             continue
         results: list[LLMMessage] = []
@@ -56,11 +57,13 @@ def legal(messages: Sequence[LLMMessage]) -> tuple[LLMMessage, ...]:
             results.append(rest[index])
             index += 1
         out.extend(_round(message, results, used))
+    if not out:
+        out.append(LLMMessage(role="user", content=LEFT_OUT))
     return (*system, *out)
 
 
 def _speaks(message: LLMMessage) -> bool:
-    return bool(message.content.strip() or message.note or message.attachments)
+    return bool(message.content.strip() or (message.note and message.note.strip()))
 
 
 def _round(

@@ -129,14 +129,17 @@ class DaemonProcess:
         provider: str | None = None,
         environ: Mapping[str, str] | None = None,
         path: Sequence[Path] = (),
+        before: str = "",
     ) -> None:
-        """`provider` is the base URL of an OpenAI server; `path` is put on PYTHONPATH."""
+        """`provider` is the base URL of an OpenAI server; `path` is put on PYTHONPATH; `before`
+        is Python that the process runs before it becomes the daemon, to limit itself."""
         self.home = home
         self.socket = home / "run" / "teaagentd.sock"
         self.log_file = home.parent / f"{home.name}.log"
         self._path = os.pathsep.join([str(ROOT), *map(str, path)])
         self._given = dict(environ or {})
         self._provider = provider
+        self._before = before
         self._process: subprocess.Popen[bytes] | None = None
 
     # -- the process --------------------------------------------------------------------
@@ -177,9 +180,13 @@ class DaemonProcess:
     def launch(self, extra: Mapping[str, str] | None = None) -> None:
         """Start the process and do not wait for it."""
         assert not self.alive, "it runs already"
+        command = [sys.executable, "-m", "teaagentd", "run", "--home", str(self.home)]
+        if self._before:
+            become = "import os, sys; os.execv(sys.executable, sys.argv[1:])"
+            command = [sys.executable, "-c", f"{self._before}\n{become}", *command]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "teaagentd", "run", "--home", str(self.home)],
+                command,
                 cwd=self.home.parent,
                 env=self.environ(extra),
                 stdin=subprocess.DEVNULL,

@@ -63,7 +63,7 @@ def test_a_mere_client_does_not_import_the_daemon(args: list[str], tmp_path: Pat
 
 def test_the_daemon_imports_no_provider_before_it_is_configured() -> None:
     modules = imported("import teaagentd.daemon")
-    assert modules & {"openai", "xllamacpp", "prompt_toolkit", "rich.console"} == set()
+    assert modules & {"openai", "xllamacpp", "prompt_toolkit"} == set()
     assert "teaagentd.providers.openai" not in modules
     assert "teaagentd.providers.local" not in modules
 

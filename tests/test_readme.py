@@ -22,6 +22,7 @@ from teaagentd.config.load import load_settings
 from teaagentd.home import Home
 from teaagentd.types import InboundMessage, Part
 from tests.cli.commands import provider
+from tests.daemon_process import until
 from tests.strict_server import ServerProcess
 
 ROOT = Path(__file__).parent.parent
@@ -79,37 +80,42 @@ def test_every_other_command_does_what_it_says(shell: dict[str, str]) -> None:
     assert {line.split()[1] for line in LINES if line.startswith("teaagentd")} >= {
         "chat", "run", "ask", "send", "status", "stop", "init", "config",
     }  # fmt: skip
-    daemon: subprocess.Popen[bytes] | None = None
-    for line in LINES:
-        if line.endswith("&"):
-            daemon = started(line.removesuffix("&").split(), shell)
-            continue
-        done = subprocess.run(
-            ["bash", "-ec", line],
-            env=shell,
-            cwd=shell["HOME"],
-            input="hello\n",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, (line, done.stderr)
-        assert done.stdout or "init" in line, (line, done.stderr)
-    assert daemon is not None
-    assert daemon.wait(30) == 0
+    place = next(number for number, line in enumerate(LINES) if line.endswith("&"))
+    for line in LINES[:place]:
+        follow(line, shell)
+    with started(LINES[place].removesuffix("&").split(), shell) as daemon:
+        try:
+            for line in LINES[place + 1 :]:
+                follow(line, shell)
+            assert daemon.wait(30) == 0
+        finally:
+            daemon.kill()
+
+
+def follow(line: str, shell: dict[str, str]) -> None:
+    done = subprocess.run(
+        ["bash", "-ec", line],
+        env=shell,
+        cwd=shell["HOME"],
+        input="hello\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, (line, done.stderr)
+    assert done.stdout or "init" in line, (line, done.stderr)
 
 
 def started(command: list[str], shell: dict[str, str]) -> subprocess.Popen[bytes]:
     """A daemon in the background, ready."""
     program = shutil.which(command[0], path=shell["PATH"])
     assert program
-    daemon = subprocess.Popen([program, *command[1:]], env=shell, stderr=subprocess.PIPE)
-    assert daemon.stderr is not None
-    for line in daemon.stderr:
-        if b"ready" in line:
-            return daemon
-    raise AssertionError("it did not get ready")
+    log = Path(shell["HOME"]) / "daemon.log"
+    with log.open("wb") as stream:
+        daemon = subprocess.Popen([program, *command[1:]], env=shell, stderr=stream)
+    until("the daemon is ready", lambda: "ready" in log.read_text())
+    return daemon
 
 
 def module(text: str) -> ModuleType:

@@ -9,6 +9,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from teaagentd.cli.console import Say
+from teaagentd.cli.exits import NO_DAEMON, Failure
 from teaagentd.cli.first_start import first_start
 from teaagentd.config import Loaded, load_settings
 from teaagentd.daemon import Daemon
@@ -21,7 +22,8 @@ _BACKGROUND_S = 30.0
 @asynccontextmanager
 async def daemon_here(home: Home, say: Say) -> AsyncIterator[None]:
     """A daemon that serves the home's socket from this process, until the context ends. Raises
-    `HomeLocked` if another process has the home."""
+    `HomeLocked` if another process has the home. If someone else stops it, what is done within the
+    context is cancelled, and it ends with a `Failure`."""
     first_start(home, say)
     loaded = load_settings(home)
     tell(loaded, say)
@@ -33,6 +35,7 @@ async def daemon_here(home: Home, say: Say) -> AsyncIterator[None]:
         secrets=settings.secrets(),
         file=home.log_file,
     )
+    told_to_stop = True
     async with Daemon.open(settings) as daemon, anyio.create_task_group() as tasks:
         ended = anyio.Event()
 
@@ -41,13 +44,21 @@ async def daemon_here(home: Home, say: Say) -> AsyncIterator[None]:
                 await daemon.serve(task_status=task_status)
             finally:
                 ended.set()
+            tasks.cancel_scope.cancel()
 
         await tasks.start(serve)
         try:
             yield
+            told_to_stop = False
         finally:
             with anyio.CancelScope(shield=True):
                 await _end(daemon, ended)
+    if told_to_stop:
+        raise Failure(
+            "the daemon, which was this process, was told to stop; what it had accepted and not "
+            "answered is answered at its next start",
+            NO_DAEMON,
+        )
 
 
 async def _end(daemon: Daemon, ended: anyio.Event) -> None:

@@ -20,6 +20,7 @@ class OpenAIAdapter:
     """One model of one server. See `LLMAdapter` for what holds."""
 
     native_tools = True
+    small = False
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Keyboard, provider
+from tests.cli.commands import Keyboard, command, provider
 from tests.daemon_process import DaemonProcess, until
 from tests.strict_server import ServerProcess
 
@@ -197,3 +197,13 @@ def test_a_request_to_end_leaves_as_it_should(home: Path, server: ServerProcess)
     with chat(home, server) as talking:
         ready(talking).signal(signal.SIGTERM)
         assert talking.wait_exit() == 0
+
+
+def test_a_chat_whose_daemon_is_told_to_stop_ends_and_says_so(
+    home: Path, server: ServerProcess
+) -> None:
+    with chat(home, server) as talking:
+        ready(talking)
+        assert command("stop", home=home).code == 0
+        assert talking.wait_exit() == 69
+        assert "was told to stop" in talking.shown

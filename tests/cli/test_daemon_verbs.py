@@ -185,6 +185,7 @@ class TestStop:
         done = command("stop", home=daemon.home)
         assert (done.code, done.out) == (0, "Stopped.\n")
         assert "Finishing: api:anna" in done.err
+        assert daemon.wait_exit() == 0
         daemon.start()
         assert daemon.answer("api:anna", posted)["content"] == "Slow answer."
         assert len(server.requests) == 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from teaagentd.errors import BusFull, ExternalIdConflict, StoreError, TurnEnded
 from teaagentd.store import Store
@@ -282,21 +280,6 @@ async def test_half_an_emoji_is_cleaned_on_its_way_in(store: Store, path: Path) 
     stop = await command(store, "stop", message.key, message=said("/stop\ud83d"))
     assert stop.outcome is not None
     assert stop.outcome.stopped_waiting == 1
-
-
-_keys = st.builds(
-    SessionKey,
-    channel=st.text(alphabet=":%/_ aA.é", max_size=5),
-    chat_id=st.text(alphabet=":%/_ aA.é\0", max_size=5),
-)
-
-
-@given(first=_keys, second=_keys)
-def test_different_keys_have_different_names_that_lead_back(
-    first: SessionKey, second: SessionKey
-) -> None:
-    assert SessionKey.parse(str(first)) == first
-    assert (str(first) == str(second)) == (first == second)
 
 
 async def test_keys_that_look_alike_are_sessions_of_their_own(path: Path) -> None:
