@@ -52,7 +52,7 @@ async def daemon_here(home: Home, say: Say) -> AsyncIterator[None]:
             told_to_stop = False
         finally:
             with anyio.CancelScope(shield=True):
-                await _end(daemon, ended)
+                await _end(daemon, ended, say)
     if told_to_stop:
         raise Failure(
             "the daemon, which was this process, was told to stop; what it had accepted and not "
@@ -61,13 +61,15 @@ async def daemon_here(home: Home, say: Say) -> AsyncIterator[None]:
         )
 
 
-async def _end(daemon: Daemon, ended: anyio.Event) -> None:
-    """Drain; an interrupt meanwhile forces it."""
+async def _end(daemon: Daemon, ended: anyio.Event, say: Say) -> None:
+    """Drain, saying what for; an interrupt meanwhile forces it."""
     if not ended.is_set():
         await daemon.loop.wait_background(_BACKGROUND_S)
     async with anyio.create_task_group() as ending:
         ending.start_soon(daemon.watch_signals)
         daemon.request_stop()
+        for line in daemon.loop.waiting_for():
+            say(f"Finishing {line}. Interrupt to leave now and have it done at the next start.")
         await ended.wait()
         ending.cancel_scope.cancel()
 

@@ -199,6 +199,35 @@ def test_a_request_to_end_leaves_as_it_should(home: Path, server: ServerProcess)
         assert talking.wait_exit() == 0
 
 
+def test_who_leaves_while_it_works_is_told_and_finds_the_answer_later(
+    home: Path, server: ServerProcess
+) -> None:
+    with chat(home, server) as talking:
+        ready(talking).enter("a slow thing")
+        until("the model was asked", lambda: server.requests)
+        talking.type(CTRL_D)
+        talking.wait_for("Finishing terminal:main")
+        assert talking.wait_exit() == 0
+    with chat(home, server) as talking:
+        talking.wait_for("Slow answer.")
+    assert len(server.requests) == 1
+
+
+def test_who_cannot_wait_leaves_with_an_interrupt_and_nothing_is_lost(
+    home: Path, server: ServerProcess
+) -> None:
+    server.script([{"match": "hang", "hang": True}, {"match": "hang", "text": "Here I am."}])
+    with chat(home, server) as talking:
+        ready(talking).enter("hang")
+        until("the model was asked", lambda: server.requests)
+        talking.type(CTRL_D)
+        talking.wait_for("Finishing terminal:main")
+        talking.type(CTRL_C)
+        talking.wait_exit()
+    with chat(home, server) as talking:
+        talking.wait_for("Here I am.")
+
+
 def test_a_chat_whose_daemon_is_told_to_stop_ends_and_says_so(
     home: Path, server: ServerProcess
 ) -> None:

@@ -1,0 +1,209 @@
+"""The `local` adapter: a model served by llama.cpp in a child process, with no key and no network."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from teaagentd.abc import Clock, OnChunk
+from teaagentd.errors import ProviderError, ProviderUnavailable, RequestRefused
+from teaagentd.providers import model_file
+from teaagentd.providers.exchange import ChatServer, Timeouts
+from teaagentd.providers.llama_process import LlamaProcess, NotServing, settled
+from teaagentd.providers.llama_server import Order
+from teaagentd.providers.options import OnProgress, ProviderOptions
+from teaagentd.providers.wire import Wire, encode, request_body
+from teaagentd.types import JsonObject, LLMRequest, LLMResponse
+
+log = structlog.get_logger()
+
+_SLOTS = 2
+"""Answers worked on at once; each can have the whole window."""
+_CACHE_MIB = 256
+_LOAD_S = 600.0
+_TELL_S = 2.0
+"""So often whoever waits is told that the model is still loading."""
+_GOOD_WHILE_S = 60.0
+"""A child that lived so long was a good one: the next wait is the first again."""
+_BACKOFF_S = 0.5
+_LONGEST_BACKOFF_S = 60.0
+_LONGEST_WAIT_S = 5.0
+"""A longer wait is not waited out in the middle of a request: the request fails."""
+_STOP_S = 3.0
+_OUTPUT_TOKENS = 2048
+"""Limit where the request has none: a small model may never stop by itself."""
+
+
+class LocalAdapter:
+    """One GGUF file, loaded at the first request, unloaded after `idle_minutes` (0: never).
+
+    When its process dies, the request that it was working on fails as a passing failure and the
+    next one starts it again, after a wait that doubles from death to death.
+    """
+
+    native_tools = False
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        model: str | None,
+        clock: Clock,
+        timeouts: Timeouts | None = None,
+        context_window: int | None = None,
+        idle_minutes: float = 15.0,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.name = name
+        self.model = model_file.model_name(model)
+        self.small = model is None
+        self._window = context_window or model_file.DEFAULT_WINDOW
+        self.context_window = context_window if model else self._window
+        self._path = model
+        self._clock = clock
+        self._idle_s = idle_minutes * 60
+        self._on_progress = on_progress
+        self._key = secrets.token_urlsafe(32)
+        self._server = ChatServer(
+            provider=name,
+            base_url="http://127.0.0.1:1/v1",
+            api_key=self._key,
+            clock=clock,
+            timeouts=timeouts or Timeouts(),
+            loopback=True,
+        )
+        self._process: LlamaProcess | None = None
+        self._ending: list[LlamaProcess] = []
+        self._starting = anyio.Lock()
+        self._users = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._deaths = 0
+        self._reason = ""
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id while there is one."""
+        return self._process.pid if self._process and self._process.alive else None
+
+    async def warm(self) -> None:
+        """Import the SDK and build the client now. The model is loaded at the first request."""
+        await self._server.client()
+
+    async def complete(self, request: LLMRequest, on_chunk: OnChunk | None = None) -> LLMResponse:
+        with self._in_use():
+            process = await self._serving()
+            try:
+                return await self._server.complete(
+                    self._body(request), purpose=request.purpose, on_chunk=on_chunk
+                )
+            except ProviderUnavailable as problem:
+                if not await self._has_died(process):
+                    raise
+                raise self._died(process, problem) from None
+
+    def _body(self, request: LLMRequest) -> dict[str, Wire]:
+        body = request_body(request, model=self.model)
+        body.setdefault("temperature", 0.0)
+        body.setdefault("max_tokens", _OUTPUT_TOKENS)
+        # Measured with the embedded model: without any penalty it repeats itself to the limit,
+        # and from 1.1 on it avoids the words of the decision's form.
+        body["repeat_penalty"] = 1.05
+        if body.pop("response_format", None) and request.response_schema is not None:
+            body["grammar"] = grammar(request.response_schema)
+        return body
+
+    @contextmanager
+    def _in_use(self) -> Iterator[None]:
+        """The model stays loaded while this is held, and for the idle time after."""
+        self._users += 1
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users and self._idle_s and not self._closed:
+                loop = asyncio.get_running_loop()
+                self._idle = loop.call_later(self._idle_s, self._unload)
+
+    def _unload(self) -> None:
+        self._idle = None
+        process, self._process = self._process, None
+        if process is not None:
+            log.info("local_unloaded", model=self.model)
+            self._let_go(process)
+
+    def _let_go(self, process: LlamaProcess) -> None:
+        process.stop()
+        self._ending = [other for other in self._ending if other.alive]
+        self._ending.append(process)
+
+    async def _serving(self) -> LlamaProcess:
+        """The child, ready; started if there is none."""
+        async with self._starting:
+            if self._closed:
+                raise ProviderUnavailable(f"{self.name} is closed", provider=self.name)
+            process = self._process
+            if process is not None and not process.alive:
+                self._count_death(process)
+                process = None
+            if process is None:
+                process = await self._start()
+            try:
+                await self._until_ready(process)
+            except ProviderError as problem:
+                problem.provider = self.name
+                raise
+            return process
+
+    async def _start(self) -> LlamaProcess:
+        await self._back_off()
+        file = await anyio.to_thread.run_sync(model_file.find, self._path)
+        size = f"{file.size / 2**20:.0f} MiB"
+        self._tell(f"loading {self.model} ({size})")
+        process = LlamaProcess(
+            Order(
+                model=str(file.path),
+                alias=self.model,
+                key=self._key,
+                context=self._window * _SLOTS,
+                slots=_SLOTS,
+                cache_mib=_CACHE_MIB,
+                threads=_cores(),
+            ),
+            clock=self._clock,
+        )
+        self._process = process
+        process.start()
+        return process
+
+    async def _until_ready(self, process: LlamaProcess) -> None:
+        """Wait for the child, telling of it; then point the client at it."""
+        if not process.ready.done():
+            began = self._clock.monotonic()
+            with anyio.move_on_after(_LOAD_S):
+                while not process.ready.done():
+                    with anyio.move_on_after(_TELL_S):
+                        await settled(process.ready)
+                    passed = self._clock.monotonic() - began
+                    state = "loaded" if process.ready.done() else "still loading"
+                    self._tell(f"{self.model} {state} ({passed:.0f} s)")
+            if not process.ready.done():
+                process.kill()
+                raise ProviderUnavailable(f"{self.model} was not loaded within {_LOAD_S:.0f} s")
+        try:
+            served = process.ready.result()
+        except NotServing as problem:
+            raise self._not_loaded(str(problem), process) from None
+        self.context_window = min(served["window"], self._window)
+        self._server.move(f"http://127.0.0.1:{served['port']}/v1")
+        self._reason = ""
