@@ -1,4 +1,4 @@
-"""The `local` adapter: a model served by llama.cpp in a child process, with no key and no network."""
+"""The `local` adapter: a model that llama.cpp serves in a child process; no key, no network."""
 
 from __future__ import annotations
 
@@ -84,8 +84,9 @@ class LocalAdapter:
         self._starting = anyio.Lock()
         self._users = 0
         self._idle: asyncio.TimerHandle | None = None
+        self._pointed_at: LlamaProcess | None = None
         self._deaths = 0
-        self._reason = ""
+        self._next_start = 0.0
         self._closed = False
 
     @property
@@ -188,6 +189,8 @@ class LocalAdapter:
 
     async def _until_ready(self, process: LlamaProcess) -> None:
         """Wait for the child, telling of it; then point the client at it."""
+        if process is self._pointed_at:
+            return
         if not process.ready.done():
             began = self._clock.monotonic()
             with anyio.move_on_after(_LOAD_S):
@@ -206,4 +209,126 @@ class LocalAdapter:
             raise self._not_loaded(str(problem), process) from None
         self.context_window = min(served["window"], self._window)
         self._server.move(f"http://127.0.0.1:{served['port']}/v1")
-        self._reason = ""
+        self._pointed_at = process
+
+    def _not_loaded(self, reason: str, process: LlamaProcess) -> ProviderError:
+        if "No module named 'xllamacpp'" in reason:
+            return RequestRefused(
+                "the local model needs the package xllamacpp; run: pip install xllamacpp"
+            )
+        if reason.startswith("it ended"):
+            return ProviderUnavailable(f"the process that loads {self.model} is gone: {reason}")
+        said = [line for line in process.last_lines if " E " in line]
+        log.warning("local_not_loaded", model=self.model, reason=reason, said=said[:3])
+        return RequestRefused(
+            f"llama.cpp cannot load {self.model} ({reason}); "
+            "set provider.model to another .gguf file"
+        )
+
+    def _count_death(self, process: LlamaProcess) -> None:
+        """A child ended that was not told to: the next start has to wait."""
+        self._process = None
+        self._deaths = 1 if process.lived_s >= _GOOD_WHILE_S else self._deaths + 1
+        wait_s = min(_BACKOFF_S * 2 ** (self._deaths - 1), _LONGEST_BACKOFF_S)
+        self._next_start = process.ended_at + wait_s
+        log.warning(
+            "local_died",
+            model=self.model,
+            status=process.ended.result(),
+            lived_s=round(process.lived_s, 1),
+            deaths=self._deaths,
+            wait_s=wait_s,
+        )
+
+    async def _back_off(self) -> None:
+        wait_s = self._next_start - self._clock.monotonic()
+        if wait_s <= 0:
+            return
+        if wait_s > _LONGEST_WAIT_S:
+            raise ProviderUnavailable(
+                f"{self.model} ended unexpectedly {self._deaths} times in a row; "
+                f"it is started again in {wait_s:.0f} s",
+                provider=self.name,
+            )
+        self._tell(f"starting {self.model} again in {wait_s:.0f} s")
+        await anyio.sleep(wait_s)
+
+    async def _has_died(self, process: LlamaProcess) -> bool:
+        """Whether `process` is gone, or goes at once: a broken connection may be seen first."""
+        if process.alive:
+            with anyio.move_on_after(0.5):
+                await settled(process.ended)
+        return not process.alive
+
+    def _died(self, process: LlamaProcess, problem: ProviderUnavailable) -> ProviderUnavailable:
+        return ProviderUnavailable(
+            f"the process that serves {self.model} ended unexpectedly "
+            f"(status {process.ended.result()}); the next request starts it again",
+            provider=self.name,
+            attempts=problem.attempts,
+            streamed=problem.streamed,
+        )
+
+    def _tell(self, line: str) -> None:
+        if self._on_progress is not None:
+            self._on_progress(line)
+
+    async def aclose(self) -> None:
+        """End the child and see that it has ended; close the client."""
+        self._closed = True
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        process, self._process = self._process, None
+        if process is not None:
+            self._let_go(process)
+        with anyio.CancelScope(shield=True):
+            await self._see_them_end()
+            await self._server.aclose()
+
+    async def _see_them_end(self) -> None:
+        """Wait for the children that were told to end; kill those that do not."""
+        for last in (False, True):
+            with anyio.move_on_after(_STOP_S):
+                for process in self._ending:
+                    await settled(process.ended)
+            self._ending = [process for process in self._ending if process.alive]
+            for process in self._ending:
+                if last:
+                    log.error("local_left_behind", pid=process.pid)
+                else:
+                    process.kill()
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def grammar(schema: JsonObject) -> str:
+    """`schema` as llama.cpp's guidance engine takes it. It fixes the white space too, to that of
+    `json.dumps`: left the choice, a small model begins lines without end."""
+    layout: dict[str, Wire] = {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+    }
+    text = encode({**schema, "x-guidance": layout}).decode()
+    return f"%llguidance {{}}\nstart: %json {text}"
+
+
+def create(options: ProviderOptions) -> LocalAdapter:
+    """The adapter for `options`; its model is looked for when it is first used."""
+    return LocalAdapter(
+        name=options.name or options.type,
+        model=options.model,
+        clock=options.clock,
+        timeouts=Timeouts(
+            first_token_s=options.first_token_timeout_s, idle_s=options.idle_timeout_s
+        ),
+        context_window=options.context_window,
+        idle_minutes=options.idle_minutes,
+        on_progress=options.on_progress,
+    )

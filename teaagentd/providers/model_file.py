@@ -49,9 +49,7 @@ def find(model: str | None) -> ModelFile:
     if model is None:
         _check_digest(path, (status.st_size, status.st_mtime_ns))
     elif head != b"GGUF":
-        raise RequestRefused(
-            f"{path} is not a GGUF file; set provider.model to the path of one"
-        )
+        raise RequestRefused(f"{path} is not a GGUF file; set provider.model to the path of one")
     return ModelFile(path=path.resolve(), size=status.st_size)
 
 
