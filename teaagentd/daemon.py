@@ -224,7 +224,7 @@ class Daemon:
         everything closed that must be."""
         strays.cancel_scope.cancel()
         with anyio.move_on_after(_STRAYS_S):
-            while self._toolbox.left_behind:
+            while self._toolbox.left_behind:  # noqa: ASYNC110  # the tools tell nobody of their end
                 await anyio.sleep(_STRAYS_S / 10)
         if self._toolbox.left_behind:
             log.error("tools_left_behind", tools=self._toolbox.left_behind)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import orjson
@@ -37,7 +38,7 @@ def note(name: str, entry: Mapping[str, object]) -> None:
         os.close(file)
 
 
-def notes(where: Path, name: str) -> list[dict[str, object]]:
+def notes(where: Path, name: str) -> list[dict[str, Any]]:
     """What `note` wrote, for the test."""
     file = where / name
     return [orjson.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []

@@ -111,7 +111,9 @@ def plugin_folder(folder: Path, points: Mapping[str, Mapping[str, str]]) -> Path
     (group → name → `module:function`), and nothing else."""
     info = folder / "teaagentd_under_test-1.0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: teaagentd-under-test\nVersion: 1.0\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: teaagentd-under-test\nVersion: 1.0\n"
+    )
     lines: list[str] = []
     for group, names in points.items():
         lines += [f"[{group}]", *(f"{name} = {target}" for name, target in names.items()), ""]
@@ -229,7 +231,9 @@ class DaemonProcess:
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it did not end in {timeout_s} s:\n{self.log()[-4000:]}") from None
+            raise AssertionError(
+                f"it did not end in {timeout_s} s:\n{self.log()[-4000:]}"
+            ) from None
 
     def log(self) -> str:
         """All that every process on this home wrote so far."""

@@ -16,7 +16,6 @@ COMMITS: Final = (
     "T4.fold",
     "T4.close_or_fold",
     "T5.close",
-    "T5.book",
     "T6.freeze",
     "T6.start",
     "T6.finish",

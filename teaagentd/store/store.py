@@ -18,7 +18,6 @@ from teaagentd.store import (
     sessions,
     transcripts,
     turns,
-    usage,
 )
 from teaagentd.store.admission import Order
 from teaagentd.store.database import Database
@@ -308,10 +307,6 @@ class Store:
         if closed is None:
             raise TurnEnded(turn_id)
         return closed
-
-    async def book(self, attempts: Sequence[Attempt]) -> None:
-        """Book requests that no turn made."""
-        await self._write("T5.book", lambda connection: usage.book(connection, attempts, None))
 
     # -- T6: delivery -------------------------------------------------------------------
 

@@ -1,1 +1,1 @@
-"""Benchmarks of the daemon beside a bare call through the provider's SDK: `python -m tests.bench`."""
+"""Benchmarks of the daemon beside a bare call through the SDK: `python -m tests.bench`."""

@@ -27,8 +27,11 @@ LIBRARIES = (
     "pydantic pydantic_settings sqlite3 stamina starlette.applications starlette.routing structlog "
     "uvicorn uvicorn.protocols.http.httptools_impl"
 ).split()
-"""What the daemon imports of others to serve one turn; so does the process it is measured against."""
+"""What the daemon imports of others to serve one turn; so does the process beside it."""
 HISTORY = 200
+CHARACTERS = 100
+"""Of a message; of a long history's more, so that its requests come to 59 kB."""
+LONG_CHARACTERS = 215
 LATENCY_MS = 50
 
 
@@ -105,16 +108,12 @@ def starting(effort: Effort) -> Iterator[Figure]:
         yield Figure(name=name, unit="s", daemon=value, at_most=bound)
     first = median(one["reply"] for one in rounds)
     bare = median(one["bare"] for one in rounds)
-    yield Figure(
-        name="start to first reply", unit="s", daemon=first, bare=bare, ratio=first / bare
-    )
+    yield Figure(name="start to first reply", unit="s", daemon=first, bare=bare, ratio=first / bare)
 
 
 def _cpu_of(*arguments: str) -> float:
     """User and system seconds of a Python process that ends by itself."""
-    process = subprocess.Popen(
-        [sys.executable, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
+    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, arguments
@@ -153,9 +152,7 @@ def idling(effort: Effort) -> Iterator[Figure]:
             share = 100 * (fine_cpu_s(daemon.pid) - busy) / window
     yield _memory_figure("RSS", found, reference, "rss")
     yield _memory_figure("USS", found, reference, "uss")
-    yield Figure(
-        name="idle CPU", unit="%", daemon=share, at_most=0.2, note=f"over {window:.0f} s"
-    )
+    yield Figure(name="idle CPU", unit="%", daemon=share, at_most=0.2, note=f"over {window:.0f} s")
 
 
 def _memory_figure(name: str, found: Memory, reference: Memory, field_name: str) -> Figure:
@@ -272,10 +269,14 @@ def _long_history(effort: Effort) -> Rounds:
             daemon.start()
             for number in range(effort.rounds):
                 prefix = f"l{number}"
-                _load(daemon, sessions=sessions, messages=HISTORY // 2, prefix=prefix)
-                _round(
-                    rounds, server, daemon, body, effort.turns, prefix=prefix, sessions=sessions
+                _load(
+                    daemon,
+                    sessions=sessions,
+                    messages=HISTORY // 2,
+                    prefix=prefix,
+                    characters=LONG_CHARACTERS,
                 )
+                _round(rounds, server, daemon, body, effort.turns, prefix=prefix, sessions=sessions)
     return rounds
 
 
@@ -336,7 +337,12 @@ def _throughput(effort: Effort, turn_ms: float) -> Iterator[Figure]:
     rate, loaded_ms = median(r for r, _ in rounds), median(ms for _, ms in rounds)
     note = f"{effort.sessions} sessions × {effort.messages} at {LATENCY_MS} ms"
     yield Figure(
-        name="throughput", unit="turns/s", daemon=rate, bare=median(bare_rates), at_least=40, note=note
+        name="throughput",
+        unit="turns/s",
+        daemon=rate,
+        bare=median(bare_rates),
+        at_least=40,
+        note=note,
     )
     yield Figure(
         name="throughput, share of what CPU per turn allows",
@@ -349,16 +355,16 @@ def _throughput(effort: Effort, turn_ms: float) -> Iterator[Figure]:
     yield Figure(name="memory after that load, RSS", unit="MiB", daemon=after.rss)
 
 
-def _load(daemon: DaemonProcess, **options: object) -> dict[str, Any]:
+def _load(
+    daemon: DaemonProcess, *, characters: int = CHARACTERS, **options: object
+) -> dict[str, Any]:
     arguments = [
         word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)
     ]
-    return run_json("tests.bench.load", daemon.socket, "--characters", 100, *arguments)
+    return run_json("tests.bench.load", daemon.socket, "--characters", characters, *arguments)
 
 
-def _with_tools(
-    box: Box, home: str, provider: str, environ: Mapping[str, str]
-) -> DaemonProcess:
+def _with_tools(box: Box, home: str, provider: str, environ: Mapping[str, str]) -> DaemonProcess:
     path = plugin_folder(box.root / "plugin", plugin.POINTS)
     return DaemonProcess(box.root / home, provider=provider, environ=environ, path=[path])
 
@@ -370,7 +376,12 @@ def _capture(box: Box, environ: Mapping[str, str], *, history: int) -> Path:
     with ServerProcess([{"text": answer, "times": 0}]) as server:
         with _with_tools(box, f"capture-{history}", server.url, environ) as daemon:
             daemon.start()
-            _load(daemon, messages=history // 2 + 1, prefix="capture")
+            _load(
+                daemon,
+                messages=history // 2 + 1,
+                prefix="capture",
+                characters=LONG_CHARACTERS if history else CHARACTERS,
+            )
         return _body_file(box.root, server.requests[-1]["body"])
 
 

@@ -22,9 +22,17 @@ class Archive:
     timeout_s: float | None = None
 
     def __init__(self, number: int) -> None:
-        text = {"type": "string", "description": "The words to look for, in any order."}
-        day = {"type": "string", "description": "A day as YYYY-MM-DD; left out, it is open."}
-        count = {"type": "integer", "minimum": 1, "maximum": 50, "description": "Most matches."}
+        text: JsonObject = {"type": "string", "description": "The words to look for, in any order."}
+        day: JsonObject = {
+            "type": "string",
+            "description": "A day as YYYY-MM-DD; left out, it is open.",
+        }
+        count: JsonObject = {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": 50,
+            "description": "Most matches.",
+        }
         self.spec = ToolSpec(
             name=f"archive_{number:02}",
             description=_ABOUT.format(n=number),

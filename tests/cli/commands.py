@@ -130,6 +130,15 @@ class Keyboard:
     def enter(self, line: str) -> None:
         self.type(line + "\r")
 
+    def press(self, key: str, *, until: str) -> None:
+        """Press a key again and again until `until` can be seen: lines typed earlier are read
+        beside the prompt, which does not wait for them."""
+        deadline = time.monotonic() + PATIENCE_S
+        while until not in self.shown:
+            assert time.monotonic() < deadline, f"waited for {until!r}; seen:\n{self.shown}"
+            self.type(key)
+            self._read(time.monotonic() + 0.3)
+
     def signal(self, number: signal.Signals) -> None:
         os.kill(self._pid, number)
 

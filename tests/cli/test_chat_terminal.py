@@ -129,8 +129,7 @@ def test_lines_are_remembered_for_their_owner_only(home: Path, server: ServerPro
     history = home / "terminal" / "history"
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     with chat(home, server) as talking:
-        ready(talking).type(UP)
-        talking.wait_for("one line to remember")
+        ready(talking).press(UP, until="> one line to remember")
 
 
 def test_commands_are_completed(home: Path, server: ServerProcess) -> None:

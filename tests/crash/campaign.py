@@ -64,7 +64,9 @@ class Campaign:
                 try:
                     world.daemon.wait_ready()
                 except Unreachable as error:
-                    raise AssertionError(f"it did not start:\n{world.daemon.log()[-8000:]}") from error
+                    raise AssertionError(
+                        f"it did not start:\n{world.daemon.log()[-8000:]}"
+                    ) from error
                 time.sleep(alive_s)
             world.daemon.kill()
             self.killed += 1
@@ -96,8 +98,10 @@ def _something(dice: random.Random, chat: str, number: int) -> str:
         (4, lambda: f'{mark} [[tool:count {{"token": "{mark}"}}]]'),
         (
             3,
-            lambda: f'{mark} [[tool:count {{"token": "{mark}a"}}]] '
-            f'[[tool:count {{"token": "{mark}b"}}]] [[beside:One moment.]]',
+            lambda: (
+                f'{mark} [[tool:count {{"token": "{mark}a"}}]] '
+                f'[[tool:count {{"token": "{mark}b"}}]] [[beside:One moment.]]'
+            ),
         ),
         (2, lambda: f"{mark} [[chunks:8]] [[chunk-ms:{dice.randint(2, 20)}]]"),
         (1, lambda: f"{mark} [[status:400]]"),

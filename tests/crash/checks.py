@@ -47,7 +47,9 @@ def answered_once(world: World) -> list[str]:
             if answers[sent.id] != 1:
                 faults.append(f"{key}: {sent} stands in {answers[sent.id]} texts, not in one")
         again = {world.retried[sent.id] for sent in messages if sent.id in world.retried}
-        faults += [f"{key}: retry {one} in {answers[one]} texts" for one in again if answers[one] != 1]
+        faults += [
+            f"{key}: retry {one} in {answers[one]} texts" for one in again if answers[one] != 1
+        ]
         unknown = set(answers) - {sent.id for sent in messages} - again
         if unknown:
             faults.append(f"{key}: texts answer messages that nobody sent: {unknown}")
@@ -163,9 +165,7 @@ def no_call_ran_twice(world: World) -> list[str]:
     ):
         if content.startswith("counted ") and effects[content.removeprefix("counted ")] != 1:
             faults.append(f"call {call_id} says {content!r}, but its effect was not had")
-    planned = dict(
-        world.daemon.query("SELECT call_id, status FROM calls WHERE started_at IS NULL")
-    )
+    planned = dict(world.daemon.query("SELECT call_id, status FROM calls WHERE started_at IS NULL"))
     for one in plugin.notes(world.folder, "effects"):
         if one["call"] in planned:
             faults.append(f"call {one['call']} ran, but was never marked as started")
@@ -189,7 +189,7 @@ def parts_arrived(world: World) -> list[str]:
     faults: list[str] = []
     sends: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for entry in plugin.notes(world.folder, "sent"):
-        sends[entry["outbound"], entry["index"]].append(entry)  # type: ignore[index]
+        sends[entry["outbound"], entry["index"]].append(entry)
     for (outbound, index), entries in sends.items():
         if len(entries) > POSSIBLE_REPEAT:
             faults.append(f"part {index} of text {outbound} was sent {len(entries)} times")
@@ -211,11 +211,11 @@ def parts_arrived(world: World) -> list[str]:
         for one in plugin.notes(world.folder, "sent")
         if not one["repeat"]
     ]
-    by_chat: dict[object, list[tuple[object, object]]] = defaultdict(list)
+    by_chat: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for chat, outbound, index in first_sends:
         by_chat[chat].append((outbound, index))
     for chat, order in by_chat.items():
-        if order != sorted(order):  # type: ignore[type-var]
+        if order != sorted(order):
             faults.append(f"chat {chat} got its parts out of order: {order}")
     return faults
 

@@ -28,12 +28,12 @@ class Plays:
 
 @pytest.fixture(scope="session")
 def plays(request: pytest.FixtureRequest) -> Iterator[Plays]:
-    cases = [
-        item.callspec.params["case"]
+    selected = [
+        item.callspec.params.get("case")
         for item in request.session.items
         if isinstance(item, pytest.Function) and hasattr(item, "callspec")
-        if isinstance(item.callspec.params.get("case"), Case)
     ]
+    cases = [case for case in selected if isinstance(case, Case)]
     pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="crash")
     try:
         yield Plays(cases, pool)

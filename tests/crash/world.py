@@ -223,12 +223,19 @@ class World:
         deadline = time.monotonic() + 2 * PATIENCE_S
         while time.monotonic() < deadline:
             self.revive()
-            if not self.restless():
+            # What stands in the file may be the last commit of a process that dies of it.
+            if not self.restless() and self._answers():
                 return
             time.sleep(0.05)
         raise AssertionError(
             f"it does not come to rest: {self.restless()}\n" + self.daemon.log()[-8000:]
         )
+
+    def _answers(self) -> bool:
+        try:
+            return self.daemon.call("GET", "/healthz").status == 200
+        except Unreachable:
+            return False
 
     def restless(self) -> dict[str, int]:
         """What is still to be done, by name; nothing of it when quiet."""

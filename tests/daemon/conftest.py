@@ -113,7 +113,7 @@ class Effects:
     def wait(self, token: str) -> None:
         until(f"the call for {token} runs", lambda: token in self.tokens())
 
-    def tokens(self) -> list[object]:
+    def tokens(self) -> list[str]:
         return [entry["token"] for entry in daemon_plugin.notes(self._folder, "effects")]
 
     def notes(self, name: str) -> list[dict[str, Any]]:

@@ -59,9 +59,7 @@ def test_a_stop_holds_after_a_kill(make_daemon: MakeDaemon, model: Model) -> Non
     assert len(model.requests) == 2
 
 
-def test_a_stop_keeps_what_was_done(
-    daemon: DaemonProcess, model: Model, effects: Effects
-) -> None:
+def test_a_stop_keeps_what_was_done(daemon: DaemonProcess, model: Model, effects: Effects) -> None:
     """The next request holds the message, the finished result, and an interrupted one.
     (HKUDS/nanobot#2526)"""
     daemon.post("anna", '[[tool:count {"token": "a"}]] [[tool:hold {"name": "gate"}]] go')

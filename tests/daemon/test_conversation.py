@@ -9,6 +9,7 @@ import pytest
 
 from tests.daemon.conftest import Effects, MakeDaemon, Model, roles, said
 from tests.daemon_process import DaemonProcess
+from tests.strict_dialect import Reply
 
 
 def test_a_message_is_answered_and_remembered(daemon: DaemonProcess, model: Model) -> None:
@@ -55,9 +56,7 @@ def test_messages_sent_while_a_call_runs_follow_its_results(
 ) -> None:
     """Each once, in order, after both results of the round. (HKUDS/nanobot#4036,
     microclaw/microclaw#330)"""
-    first = daemon.post(
-        "anna", '[[tool:count {"token": "a"}]] [[tool:hold {"name": "gate"}]] go'
-    )
+    first = daemon.post("anna", '[[tool:count {"token": "a"}]] [[tool:hold {"name": "gate"}]] go')
     effects.wait("hold gate")
     more = [daemon.post("anna", f"more {number} ✓") for number in range(1, 6)]
     effects.release("gate")
@@ -199,11 +198,11 @@ def test_sessions_do_not_mix(make_daemon: MakeDaemon, model: Model) -> None:
     ],
 )
 def test_an_empty_answer_is_asked_for_once_more(
-    daemon: DaemonProcess, model: Model, name: str, script: list[object], expected: str | None
+    daemon: DaemonProcess, model: Model, name: str, script: list[Reply], expected: str | None
 ) -> None:
     """Without tools, not stored; then the text said earlier, else a report of what was done.
     (HKUDS/nanobot#235, #2580, #4002)"""
-    model.script([*script, {"text": "", "times": 1}])  # type: ignore[list-item]
+    model.script([*script, {"text": "", "times": 1}])
     answer = daemon.ask("anna", "count for me")
     assert answer.strip("​ \n")
     if expected is None:
@@ -220,9 +219,7 @@ def test_an_empty_answer_is_asked_for_once_more(
     assert model.requests[-1]["messages"][: len(bodies[1]["messages"])] == bodies[1]["messages"]
 
 
-def test_an_empty_answer_that_is_mended_is_the_answer(
-    daemon: DaemonProcess, model: Model
-) -> None:
+def test_an_empty_answer_that_is_mended_is_the_answer(daemon: DaemonProcess, model: Model) -> None:
     model.script(["", "Here it is."])
     assert daemon.ask("anna", "hello") == "Here it is."
 

@@ -1,4 +1,4 @@
-"""What the real daemon refuses, in messages and in homes, and that it lives on or leaves all as it was."""
+"""What the real daemon refuses, in messages and in homes, living on or leaving all as it was."""
 
 from __future__ import annotations
 
@@ -188,9 +188,7 @@ def test_a_home_that_cannot_be_written_is_refused(make_daemon: MakeDaemon, model
     assert daemon.ask("anna", "again")
 
 
-def test_a_full_disk_refuses_messages_and_loses_none(
-    make_daemon: MakeDaemon, model: Model
-) -> None:
+def test_a_full_disk_refuses_messages_and_loses_none(make_daemon: MakeDaemon, model: Model) -> None:
     """What was not kept is not acknowledged; with room again, all that was is answered once."""
     daemon = make_daemon(before=FULL_DISK)
     daemon.start()

@@ -59,7 +59,7 @@ async def limit_pages(store: Store, extra: int) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {min(pages + extra, 2**30)}")
 
-    await store._database.write("T5.book", limit)
+    await store._database.write("T1.park", limit)
 
 
 def mounted(folder: Path) -> bool:

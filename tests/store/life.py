@@ -16,7 +16,6 @@ from teaagentd.store.writer import OnCommit
 from teaagentd.types import Receipt, SessionKey
 from tests.store.steps import (
     ManualClock,
-    attempt,
     begin,
     close_or_fold,
     command,
@@ -55,7 +54,6 @@ async def live(store: Store) -> None:
     await store.start_part(letter, 0, idempotent=False)
     await store.finish_part(letter, 0, Receipt())
     await store.refuse(letter, "gone")
-    await store.book([attempt()])
     await store.accept(said("poison"))
     poison = await begin(store, new_turn(turn_id="poison"))
     for _ in range(3):

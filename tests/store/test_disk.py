@@ -16,8 +16,6 @@ from tests.store.closed import ROOT, closed_to_us
 from tests.store.disk import LARGE, limit_pages, mounted, refused, survive
 from tests.store.steps import KEY, ManualClock, said
 
-# ruff: noqa: ASYNC240 - a test may look at its files at any time
-
 pytestmark = pytest.mark.anyio
 
 

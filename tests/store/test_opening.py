@@ -25,8 +25,6 @@ from tests.store.steps import (
     told,
 )
 
-# ruff: noqa: ASYNC240 - a test may look at its files at any time
-
 pytestmark = pytest.mark.anyio
 
 MIGRATIONS = migrations()
@@ -69,7 +67,7 @@ async def test_the_file_is_what_the_design_says(path: Path) -> None:
         names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
-    assert await store._database.write("T5.book", pragmas) == ["wal", 2, 1, 10_000]
+    assert await store._database.write("T1.park", pragmas) == ["wal", 2, 1, 10_000]
     await store.aclose()
     with database(path) as other:
         tables = other.execute(
