@@ -31,8 +31,8 @@ Marks in the user's text ask for more, once per message:
   [[beside:TEXT]]   text beside those calls      [[wait:MS]]   that long before the first byte
   [[status:N]]      an error of that status      [[hang]]      headers, then silence
   [[say:TEXT]]      exactly TEXT as the answer   [[chunks:N]] [[chunk-ms:N]]   as the options
-A request whose `response_format` holds a schema gets `{"action": "answer", "text": …}` around the text, and
-`{"action": …, "arguments": …}` for the first mark.
+A request whose `response_format` holds a schema gets `{"action": "answer", "text": …}` around
+the text, and `{"action": …, "arguments": …}` for the first mark.
 
 A script is a list of replies. A request takes the first one left that fits; when none fits it is
 answered as without a script. Each is a string (an answer) or an object with any of:

@@ -24,8 +24,8 @@ class TooLong(Exception):
 
 
 class SdkClient:
-    """A client for one server. `loopback`: no proxy, no TLS, and connections are given up
-    before the server at the other end, which closes them after five seconds, does."""
+    """A client for one server. `loopback`: no proxy, no TLS, and a connection for each request:
+    llama.cpp offers to keep them, and at times closes one right after a streamed answer."""
 
     def __init__(
         self, *, base_url: str, api_key: str | None, connect_s: float, loopback: bool
@@ -33,7 +33,7 @@ class SdkClient:
         timeout = httpx2.Timeout(None, connect=connect_s)
         http = None
         if loopback:
-            limits = httpx2.Limits(max_connections=None, keepalive_expiry=2.0)
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
             http = httpx2.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)
         self._client = openai.AsyncOpenAI(
             # An empty key would be looked up in the environment, and sent to whatever server.

@@ -98,13 +98,13 @@ class Post:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         with anyio.fail_after(20):
-            while not holds():  # noqa: ASYNC110 - it waits for the store's thread too
+            while not holds():
                 await anyio.sleep(0.005)
 
     async def empty(self) -> None:
         """Until the outbox holds nothing that is to be sent."""
         with anyio.fail_after(20):
-            while (await self.store.depths()).outbox:  # noqa: ASYNC110 - as above
+            while (await self.store.depths()).outbox:
                 await anyio.sleep(0.005)
 
     async def settled(self) -> None:

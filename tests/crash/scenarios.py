@@ -63,7 +63,7 @@ def steering_between_rounds(world: World) -> None:
 
 def steering_at_the_end(world: World) -> None:
     """A message that arrives while the answer is written: an interim answer, then a final one."""
-    world.send("anna", "#anna/0# [[wait:500]]")
+    world.send("anna", "#anna/0# [[wait:1200]]")
     world.wait("the model is asked", lambda: world.asked("#anna/0#"))
     world.send("anna", "#anna/1# and this")
     world.settle()

@@ -39,7 +39,7 @@ def test_a_message_sent_while_the_answer_streams_is_folded(
 ) -> None:
     """It joins the turn: the overtaken answer is delivered as interim, and one final text
     answers it."""
-    first = daemon.post("anna", "first [[wait:700]]")
+    first = daemon.post("anna", "first [[wait:1500]]")
     model.wait_asked("first")
     second = daemon.post("anna", "second")
     assert daemon.answer("api:anna", first)["kind"] == "interim"

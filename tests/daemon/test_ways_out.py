@@ -36,7 +36,7 @@ def test_steering_while_the_provider_fails_is_answered_next(
     daemon: DaemonProcess, model: Model
 ) -> None:
     """The failed turn says so; what came meanwhile is answered, once. (HKUDS/nanobot#3110)"""
-    model.script([{"match": "first", "status": 400, "body": {"error": "no"}, "latency_ms": 500}])
+    model.script([{"match": "first", "status": 400, "body": {"error": "no"}, "latency_ms": 1500}])
     first = daemon.post("anna", "first")
     model.wait_asked("first")
     second = daemon.post("anna", "second")
@@ -48,7 +48,7 @@ def test_steering_while_the_provider_fails_is_answered_next(
 
 def test_steering_after_an_empty_answer_is_answered(daemon: DaemonProcess, model: Model) -> None:
     """(guanyilun/agent-sh#259)"""
-    model.script([{"match": "first", "text": "", "times": 1, "latency_ms": 500}])
+    model.script([{"match": "first", "text": "", "times": 1, "latency_ms": 1500}])
     first = daemon.post("anna", "first")
     model.wait_asked("first")
     second = daemon.post("anna", "second")
