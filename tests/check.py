@@ -22,7 +22,14 @@ PYTHON = [sys.executable, "-m"]
 TOOLS = {"strace": "strace", "systemd-analyze": "systemd", "curl": "curl"}
 """Programs that tests call, and the Debian package of each."""
 
-APART = ("tests/crash", "tests/model", "tests/cli", "tests/test_readme.py")
+APART = (
+    "tests/crash",
+    "tests/daemon",
+    "tests/providers",
+    "tests/bench",
+    "tests/cli",
+    "tests/test_readme.py",
+)
 """Suites of their own: they run real daemons, or the real model. The rest is one suite."""
 
 
@@ -43,6 +50,7 @@ def main() -> int:
         return 2
     outcomes = [
         check("ruff", [*PYTHON, "ruff", "check", "."]),
+        check("format", [*PYTHON, "ruff", "format", "--check", "."]),
         check("mypy", [*PYTHON, "mypy"]),
         check("imports", [str(Path(sys.executable).with_name("lint-imports"))]),
     ]
