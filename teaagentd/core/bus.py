@@ -36,9 +36,9 @@ class MessageBus:
     async def load(self) -> None:
         """Take up what earlier runs accepted and did not claim. Called once, before `wait`."""
         for pending in await self._store.pending_keys():
-            self._pending[pending.key] = sorted(pending.ids)
-            self.newest_id = max(self.newest_id, *pending.ids)
-            self._announce(pending.key)
+            # One by one: meanwhile messages were accepted, and resumed turns took some in.
+            for row_id in pending.ids:
+                self._add(pending.key, row_id)
 
     def handle_commands(self, handler: CommandHandler) -> None:
         """Give `/stop` and its like to `handler`, outside the queue (T7)."""

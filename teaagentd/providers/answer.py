@@ -57,7 +57,7 @@ class _OpenCall:
     def complete(self) -> bool:
         """Whether the arguments are a whole JSON object already."""
         text = self.text.strip()
-        return text.endswith("}") and len(_objects(text)) == 1
+        return text.endswith("}") and [type(value) for value in _objects(text)] == [dict]
 
 
 class Answer:

@@ -99,6 +99,12 @@ def serve(order: Order) -> tuple[object, Served]:
     parameters.n_parallel = order["slots"]
     parameters.kv_unified = True
     parameters.cache_ram_mib = order["cache_mib"]
+    # Conversations begin alike, with the same instructions: only a prompt that is mostly the
+    # continuation of what a slot holds goes there, and a slot at rest keeps what it holds.
+    # Measured over ten rounds of three conversations in turn: 89 % of the prompt tokens were
+    # cached, instead of 83.
+    parameters.slot_prompt_similarity = 0.7
+    parameters.cache_idle_slots = False
     parameters.cpuparams.n_threads = order["threads"]
     parameters.cpuparams_batch.n_threads = order["threads"]
     server = xllamacpp.Server(parameters)

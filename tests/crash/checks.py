@@ -198,9 +198,13 @@ def parts_arrived(world: World) -> list[str]:
         if any(not entry["repeat"] for entry in entries[1:]):
             faults.append(f"part {index} of text {outbound} was repeated without its mark")
     states = dict(world.daemon.query("SELECT id, state FROM outbox WHERE channel = 'filebox'"))
-    for outbound, index, state in world.daemon.query("SELECT outbox, position, state FROM parts"):
-        if state == "sent" and not sends[outbound, index]:
+    parts = world.daemon.query("SELECT outbox, position, state, repeats FROM parts")
+    for outbound, index, state, repeats in parts:
+        entries = sends[outbound, index]
+        if state == "sent" and not entries:
             faults.append(f"part {index} of text {outbound} is 'sent' and never was")
+        elif state == "sent" and bool(repeats) != entries[-1]["repeat"]:
+            faults.append(f"part {index} of text {outbound}: {repeats} repeats, sent as {entries}")
         if states[outbound] == "sent" and state != "sent":
             faults.append(f"text {outbound} is 'sent', its part {index} is {state!r}")
     for outbound, state in states.items():

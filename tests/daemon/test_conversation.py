@@ -142,6 +142,26 @@ def test_events_show_the_turn_as_it_happens(daemon: DaemonProcess, model: Model)
     assert streamed == reply["content"]
 
 
+def test_an_attempt_that_starts_over_is_shown_so(daemon: DaemonProcess, model: Model) -> None:
+    """What was streamed of a reply that broke off is void; the rest makes the answer."""
+    model.script([{"match": "tell me", "text": "half an answer, cut off here", "cut": 3}])
+    shown = ""
+    resets = 0
+    with daemon.events("api:anna") as events:
+        daemon.post("anna", "tell me")
+        for name, data in events:
+            if name == "delta":
+                shown += data["text"]
+            elif name == "reset":
+                assert shown
+                shown, resets = "", resets + 1
+            elif name == "reply":
+                break
+    assert resets == 1
+    assert shown == data["content"]
+    assert shown.endswith("tell me")
+
+
 def test_sessions_do_not_mix(make_daemon: MakeDaemon, model: Model) -> None:
     """Names that a careless mapping would join stay apart, and survive a restart.
     (HKUDS/nanobot#4057, sipeed/picoclaw#1330)"""

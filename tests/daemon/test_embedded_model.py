@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon_process import Box, DaemonProcess
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 ASKS_THE_TIME = (
     "What time is it?",
