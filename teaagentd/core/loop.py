@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 import anyio
@@ -160,41 +160,34 @@ class Loop:
         `TurnNotAnswered` when the turn ended otherwise than with an answer.
         """
         key = SessionKey.parse(session_key) if isinstance(session_key, str) else session_key
-        async with self._as_child(key) as parent:
-            lane = self._lane(key)
-            await self._own(lane)
-            try:
-                new = NewTurn(
-                    id=uuid4().hex,
-                    key=key,
-                    origin=origin,
-                    opening=self._services.opening(content),
-                    deliver_to=deliver_to,
-                    parent_turn_id=parent.id if parent else None,
-                )
-                return self._answer_of(await self._run_turn(lane, self._new_turn(lane, new)))
-            finally:
-                self._release(lane)
+        new = NewTurn(id=uuid4().hex, key=key, origin=origin, deliver_to=deliver_to)
+        return await self._direct(new, content)
 
     async def process_ephemeral(self, content: str) -> str:
         """Run one turn that sees no history, leaves none, and touches no memory. Raises as
         `process_direct` does."""
         turn_id = uuid4().hex
         key = SessionKey(channel="ephemeral", chat_id=turn_id)
-        async with self._as_child(key) as parent:
-            lane = self._lane(key)
+        return await self._direct(NewTurn(id=turn_id, key=key, origin="ephemeral"), content)
+
+    async def _direct(self, new: NewTurn, content: str) -> str:
+        """Run `new` when its key is free, with `content` as its opening message; its answer."""
+        async with self._as_child(new.key) as parent:
+            lane = self._lane(new.key)
             await self._own(lane)
             try:
-                new = NewTurn(
-                    id=turn_id,
-                    key=key,
-                    origin="ephemeral",
+                opened = replace(
+                    new,
                     opening=self._services.opening(content),
                     parent_turn_id=parent.id if parent else None,
                 )
-                return self._answer_of(await self._run_turn(lane, self._new_turn(lane, new)))
+                end = await self._run_turn(lane, self._new_turn(lane, opened))
             finally:
                 self._release(lane)
+        if end is None or end.outcome != "answered":
+            outcome = end.outcome if end else "interrupted"
+            raise TurnNotAnswered(outcome, end.text if end else INTERRUPTED)
+        return end.text
 
     @asynccontextmanager
     async def _as_child(self, key: SessionKey) -> AsyncIterator[Turn | None]:
@@ -234,12 +227,6 @@ class Loop:
     def _owed(self, lane: _Lane) -> bool:
         """Whether rows of the key were accepted before and are still to be served."""
         return self._workers is not None and self._bus.pending(lane.key)
-
-    def _answer_of(self, end: TurnEnd | None) -> str:
-        if end is None or end.outcome != "answered":
-            outcome = end.outcome if end else "interrupted"
-            raise TurnNotAnswered(outcome, end.text if end else INTERRUPTED)
-        return end.text
 
     # -- one turn, whatever its origin --------------------------------------------------
 

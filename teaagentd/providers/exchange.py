@@ -71,13 +71,17 @@ class ChatServer:
         self._base_url = base_url
         self._loopback = loopback
         self._client: SdkClient | None = None
+        self._closed = False
         self._connecting = anyio.Lock()
         self._refused: set[str] = set()
 
     async def client(self) -> SdkClient:
-        """The one client, built when it is first asked for."""
+        """The one client, built when it is first asked for. Raises `ProviderUnavailable` once
+        closed."""
         if self._client is None:
             async with self._connecting:
+                if self._closed:
+                    raise ProviderUnavailable(f"{self.provider} is closed", provider=self.provider)
                 if self._client is None:
                     self._client = await anyio.to_thread.run_sync(self._build)
         return self._client
@@ -99,7 +103,10 @@ class ChatServer:
             self._client.move(base_url)
 
     async def aclose(self) -> None:
-        client, self._client = self._client, None
+        """Close the connections, those in use too. Idempotent, and final."""
+        async with self._connecting:
+            self._closed = True
+            client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
@@ -121,7 +128,7 @@ class ChatServer:
                 if option is None:
                     raise
                 self._refused.add(option)
-                log.warning("provider.option_dropped", provider=self.provider, option=option)
+                log.warning("provider_option_dropped", provider=self.provider, option=option)
             else:
                 return replace(response, attempts=(*attempts, *response.attempts))
 
@@ -146,6 +153,7 @@ class _Exchange:
         self._on_chunk = on_chunk
         self._answer = Answer()
         self._begun = False
+        self._readable = True
         self._streamed = False
         self._closed = False
         """The server said that nothing more will come."""
@@ -178,7 +186,7 @@ class _Exchange:
                 # The SDK and what is below it raise what they like; this edge translates it.
                 if self._answer.finish is None:
                     raise self._translated(client, problem) from None
-                log.debug("provider.broke_after_end", error=type(problem).__name__)
+                log.debug("provider_broke_after_end", error=type(problem).__name__)
         if self._silence.cancelled_caught and not self._closed and self._answer.finish is None:
             raise ProviderUnavailable(
                 f"{self._server.provider} fell silent: "
@@ -216,7 +224,9 @@ class _Exchange:
         except ValueError:
             if name == "error":
                 raise self._refusal(Refusal(status=None, code="", message=data)) from None
-            log.warning("provider.unreadable_event", provider=self._server.provider)
+            if self._readable:
+                log.warning("provider_event_unreadable", provider=self._server.provider)
+            self._readable = False
             return
         if not isinstance(chunk, Mapping):
             return
@@ -247,7 +257,7 @@ class _Exchange:
             if forward:
                 return
         head = mask(body[:200].decode("utf-8", "replace"), self._server.secret)
-        log.warning("provider.no_message", provider=self._server.provider, head=head)
+        log.warning("provider_said_nothing", provider=self._server.provider, head=head)
         raise ProviderUnavailable(f"{self._server.provider} ended the answer without a message")
 
     def _emit(self, text: str) -> None:
@@ -295,7 +305,7 @@ class _Exchange:
             doing = "broke off while answering" if self._begun else "cannot be reached"
             return ProviderUnavailable(f"{provider} {doing}: {text}")
         kind = type(problem).__name__
-        log.error("provider.failed", provider=provider, error=kind)
+        log.error("provider_failed", provider=provider, error=kind)
         return RequestRefused(f"the request to {provider} could not be made: {kind}: {text}")
 
     def _refusal(self, refusal: Refusal, wait_s: float | None = None) -> ProviderError:

@@ -206,6 +206,9 @@ class LocalAdapter:
         try:
             served = process.ready.result()
         except NotServing as problem:
+            process.stop()
+            with anyio.move_on_after(_STOP_S):
+                await settled(process.ended)
             raise self._not_loaded(str(problem), process) from None
         self.context_window = min(served["window"], self._window)
         self._server.move(f"http://127.0.0.1:{served['port']}/v1")
