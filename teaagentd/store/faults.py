@@ -37,9 +37,14 @@ def spoils_transaction(error: BaseException) -> bool:
     return isinstance(error, sqlite3.Error) and primary_code(error) in _PASSING | _BROKEN
 
 
+_SENT = {"T0.accept": "the message", "T7.command": "the command"}
+"""What a person sent, in their words; the other commits are the daemon's own."""
+
+
 def explain(error: sqlite3.Error, path: Path, doing: str) -> StoreError:
     """The project's error for `error`, met at `doing` on the database at `path`."""
     code = primary_code(error)
+    doing = _SENT.get(doing, doing)
     if code in _BROKEN:
         return damaged(path, str(error))
     if code in _PASSING:
