@@ -157,9 +157,9 @@ class LocalAdapter:
             if process is not None and not process.alive:
                 self._count_death(process)
                 process = None
-            if process is None:
-                process = await self._start()
             try:
+                if process is None:
+                    process = await self._start()
                 await self._until_ready(process)
             except ProviderError as problem:
                 problem.provider = self.name
@@ -169,6 +169,8 @@ class LocalAdapter:
     async def _start(self) -> LlamaProcess:
         await self._back_off()
         file = await anyio.to_thread.run_sync(model_file.find, self._path)
+        if self._closed:
+            raise ProviderUnavailable(f"{self.name} is closed")
         size = f"{file.size / 2**20:.0f} MiB"
         self._tell(f"loading {self.model} ({size})")
         process = LlamaProcess(
@@ -197,9 +199,9 @@ class LocalAdapter:
                 while not process.ready.done():
                     with anyio.move_on_after(_TELL_S):
                         await settled(process.ready)
-                    passed = self._clock.monotonic() - began
-                    state = "loaded" if process.ready.done() else "still loading"
-                    self._tell(f"{self.model} {state} ({passed:.0f} s)")
+                        break
+                    passed_s = self._clock.monotonic() - began
+                    self._tell(f"still loading {self.model} ({passed_s:.0f} s)")
             if not process.ready.done():
                 process.kill()
                 raise ProviderUnavailable(f"{self.model} was not loaded within {_LOAD_S:.0f} s")
@@ -213,6 +215,7 @@ class LocalAdapter:
         self.context_window = min(served["window"], self._window)
         self._server.move(f"http://127.0.0.1:{served['port']}/v1")
         self._pointed_at = process
+        self._tell(f"{self.model} is loaded")
 
     def _not_loaded(self, reason: str, process: LlamaProcess) -> ProviderError:
         if "No module named 'xllamacpp'" in reason:

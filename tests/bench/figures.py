@@ -23,9 +23,9 @@ from tests.daemon_process import ROOT, Box, DaemonProcess, plugin_folder
 from tests.strict_server import ServerProcess
 
 LIBRARIES = (
-    "anyio click httptools httpx2 jsonschema openai openai.resources.chat.completions orjson "
+    "anyio click httpcore2 httptools httpx2 openai openai.resources.chat.completions orjson "
     "pydantic pydantic_settings sqlite3 stamina starlette.applications starlette.routing structlog "
-    "uvicorn uvicorn.protocols.http.httptools_impl"
+    "tomllib uvicorn uvicorn.protocols.http.httptools_impl yaml"
 ).split()
 """What the daemon imports of others to serve one turn; so does the process beside it."""
 HISTORY = 200

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.daemon_process import Box, DaemonProcess
+from tests.daemon_process import Box, DaemonProcess, until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -64,6 +65,23 @@ def test_ask_steer_restart_ask_again(daemon: DaemonProcess) -> None:
     after = daemon.session("api:anna")["messages"]
     assert after[: len(before)] == before
     assert len(after) >= len(before) + 2
+    children = _children(daemon.pid)
+    assert children
+    daemon.kill()
+    until("the model's process is gone", lambda: not any(map(_runs, children)))
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in found for child in file.read_text().split()]
+
+
+def _runs(pid: int) -> bool:
+    """Whether it lives; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_ten_turns_come_from_the_cache(

@@ -70,6 +70,10 @@ def test_an_empty_object_before_the_real_one_is_no_call() -> None:
     assert found == [("f", {"x": 1})]
 
 
+def test_the_same_call_without_arguments_may_come_twice() -> None:
+    assert calls(*[piece("{}", index=0, name="f")] * 2) == [("f", {}), ("f", {})]
+
+
 def test_a_new_name_opens_a_new_call() -> None:
     found = calls(
         piece("", index=0, name="one"),

@@ -176,7 +176,7 @@ async def test_progress_is_told_while_it_loads(make: Make) -> None:
     await adapter.complete(short())
     told = len(lines)
     assert lines[0] == "loading SmolLM2-135M-Instruct.Q4_1 (94 MiB)"
-    assert lines[-1].startswith("SmolLM2-135M-Instruct.Q4_1 loaded")
+    assert lines[-1] == "SmolLM2-135M-Instruct.Q4_1 is loaded"
     await adapter.complete(short())
     assert len(lines) == told
 
@@ -304,21 +304,23 @@ anyio.run(main)
 
 @pytest.mark.parametrize("state", ["loading", "loaded"])
 async def test_it_goes_with_its_parent_whatever_kills_that(state: str) -> None:
-    def start() -> tuple[subprocess.Popen[bytes], int]:
-        parent = subprocess.Popen(
+    def run() -> int:
+        """Start a parent and kill it once it has a child; returns the child."""
+        with subprocess.Popen(
             [sys.executable, "-c", HOLDER, state],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-        )
-        assert parent.stdout is not None
-        return parent, int(parent.stdout.readline())
+        ) as parent:
+            try:
+                assert parent.stdout is not None
+                child = int(parent.stdout.readline())
+                assert alive(child)
+                return child
+            finally:
+                parent.kill()
 
-    parent, pid = await anyio.to_thread.run_sync(start)
-    with parent:
-        assert await anyio.to_thread.run_sync(alive, pid)
-        parent.kill()
-        await gone(pid)
+    await gone(await anyio.to_thread.run_sync(run))
 
 
 def test_a_child_is_given_no_secrets() -> None:

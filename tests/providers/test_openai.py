@@ -285,7 +285,7 @@ async def test_an_illegal_request_is_told_apart(adapter: OpenAIAdapter) -> None:
         {"hang": True},
         {"text": "never", "stall": 0},
         {"text": "never", "stall": 0, "ping_s": 0.02},
-        {"events": [{"choices": []}] * 3, "stall": 3},
+        {"events": [{"choices": []}] * 200, "chunk_ms": 20},
     ],
 )
 async def test_silence_before_the_first_content_is_limited(
