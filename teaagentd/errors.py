@@ -21,6 +21,7 @@
     │   ├── RateLimited
     │   ├── ProviderUnavailable     transient: worth another try
     │   └── RequestRefused          fatal: the same request will fail again
+    │       └── ModelMissing        the model cannot be used until someone mends that
     ├── ToolError                   a tool's failure, told to the model
     │   ├── ToolValidationError     a decision or its arguments cannot be understood
     │   └── FatalToolError          the run must not go on after it
@@ -197,6 +198,10 @@ class ProviderUnavailable(ProviderError):
 
 class RequestRefused(ProviderError):
     """The server will refuse this request every time."""
+
+
+class ModelMissing(RequestRefused):
+    """The model's file or its server's package is missing or unusable; the text says the mend."""
 
 
 class ToolError(TeaAgentError):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from teaagentd.errors import (
     AuthenticationFailed,
     ContextOverflow,
+    ModelMissing,
     ProviderError,
     RateLimited,
     RequestRefused,
@@ -43,6 +44,8 @@ def failure(error: ProviderError) -> str:
                 "This conversation no longer fits into the model's window. It is kept. "
                 "Begin a new one with /new, or choose a model with a larger window."
             )
+        case ModelMissing():
+            return f"There is no model to answer you: {error}. {_KEPT} Then ask me to go on."
         case RequestRefused():
             return (
                 f"The model server refused the request{_detail(error)}. {_KEPT} Asking again in "

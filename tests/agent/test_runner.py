@@ -11,6 +11,7 @@ import pytest
 from anyio.abc import TaskGroup
 
 from teaagentd import transcript
+from teaagentd.agent import wording
 from teaagentd.agent.engine import ModelDecisionEngine, RetryPolicy
 from teaagentd.agent.execution import RunPlace
 from teaagentd.agent.runner import AgentRunner, RunLimits, RunOutcome
@@ -19,6 +20,7 @@ from teaagentd.errors import (
     AuthenticationFailed,
     ContextOverflow,
     FatalToolError,
+    ModelMissing,
     ProviderError,
     ProviderUnavailable,
     RateLimited,
@@ -498,3 +500,9 @@ async def test_a_resumed_run_goes_on_from_its_results(native: bool) -> None:
     outcome = await rig.run()
     assert outcome.text == "I was cut off."
     rig.check_closed()
+
+
+def test_a_missing_model_says_what_to_install_and_nothing_else() -> None:
+    text = wording.failure(ModelMissing("the embedded model is not installed; run: pip …"))
+    assert "run: pip …" in text
+    assert "other words" not in text

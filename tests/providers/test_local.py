@@ -19,7 +19,13 @@ import anyio.to_thread
 import pytest
 
 from teaagentd.agent.decisions import decision_schema
-from teaagentd.errors import ContextOverflow, ProviderError, ProviderUnavailable, RequestRefused
+from teaagentd.errors import (
+    ContextOverflow,
+    ModelMissing,
+    ProviderError,
+    ProviderUnavailable,
+    RequestRefused,
+)
 from teaagentd.providers import local, model_file
 from teaagentd.providers.llama_process import scrubbed
 from teaagentd.providers.local import LocalAdapter
@@ -238,7 +244,7 @@ async def test_one_that_dies_again_and_again_is_started_ever_more_seldom(
         with pytest.raises(ProviderError) as caught:
             await adapter.complete(short())
         errors.append(caught.value)
-    assert [type(error) for error in errors] == [RequestRefused] * 3 + [ProviderUnavailable]
+    assert [type(error) for error in errors] == [ModelMissing] * 3 + [ProviderUnavailable]
     assert "3 times in a row" in str(errors[3])
 
 
