@@ -18,7 +18,7 @@ from teaagentd.core.bus import MessageBus
 from teaagentd.core.commands import Command, answer
 from teaagentd.core.gate import Gate, WaitGraph
 from teaagentd.core.turn import Turn, TurnEnd, TurnServices
-from teaagentd.errors import ShuttingDown, StoreUnavailable, ToolError, TurnNotAnswered
+from teaagentd.errors import ShuttingDown, ToolError, TurnNotAnswered
 from teaagentd.store import Store
 from teaagentd.store.values import Accepted, Commanded, NewTurn, RunningTurn
 from teaagentd.types import Address, InboundMessage, SessionKey, TurnOrigin
@@ -134,10 +134,11 @@ class Loop:
         try:
             await self._run_turn(lane, turn)
             lane.failures = 0
-        except StoreUnavailable as error:
+        except Exception as error:
+            # What broke before T1 left the rows pending: they are tried again, with pauses.
             lane.failures += 1
             wait_s = min(_RETRY_FLOOR_S * 2**lane.failures, _RETRY_CEILING_S)
-            log.error("turn_not_begun", session=str(lane.key), error=str(error), retry_s=wait_s)
+            log.error("turn_not_begun", session=str(lane.key), error=repr(error), retry_s=wait_s)
             await anyio.sleep(wait_s)
         finally:
             self._release(lane)
@@ -304,8 +305,8 @@ class Loop:
         new = NewTurn(id=running.id, key=running.key, origin=running.origin)
         try:
             await self._run_turn(lane, self._new_turn(lane, new), running)
-        except StoreUnavailable as error:
-            log.error("turn_not_resumed", session=str(lane.key), error=str(error))
+        except Exception as error:
+            log.error("turn_not_resumed", session=str(lane.key), error=repr(error))
             await anyio.sleep(_RETRY_CEILING_S)
         finally:
             self._release(lane)

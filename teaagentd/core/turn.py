@@ -144,6 +144,8 @@ class Turn:
             self._leaving = "failed"
         except Exception:
             # The boundary that supervises a turn: whatever broke, its sender is told.
+            if self._begun is None:
+                raise
             log.exception("turn_broke")
             self._leaving = "failed"
         finally:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
+from contextlib import closing
+
 import pytest
 
 from tests.daemon.conftest import Effects, MakeDaemon, Model, roles, said
@@ -157,3 +161,25 @@ def test_a_message_that_keeps_killing_the_daemon_is_set_aside(
     assert retried.status == 202
     assert daemon.answer("api:anna", retried.json["id"])["content"].endswith("crasher")
     assert daemon.status()["dead_rows"] == 0
+
+
+def test_a_store_that_cannot_begin_a_turn_is_tried_again_with_pauses(
+    daemon: DaemonProcess, model: Model
+) -> None:
+    """Whatever it raises: no turn after turn is begun at full speed, and what waits is answered
+    once it works again."""
+    daemon.ask("anna", "hello")
+    _rename(daemon, "messages", "away")
+    waiting = daemon.post("anna", "second")
+    until("it is logged", lambda: "turn_not_begun" in daemon.log())
+    assert daemon.ask("bert", "/help")
+    time.sleep(1)
+    assert daemon.log().count("no such table") < 10
+    _rename(daemon, "away", "messages")
+    assert daemon.answer("api:anna", waiting)["content"].endswith("second")
+
+
+def _rename(daemon: DaemonProcess, table: str, name: str) -> None:
+    with closing(sqlite3.connect(daemon.home / "state.db", timeout=10)) as connection:
+        connection.execute("PRAGMA legacy_alter_table = ON")
+        connection.execute(f"ALTER TABLE {table} RENAME TO {name}")
