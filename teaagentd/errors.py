@@ -193,7 +193,10 @@ class RateLimited(ProviderError):
 
 
 class ProviderUnavailable(ProviderError):
-    """A passing failure: network, overload, a stalled or broken stream."""
+    """A passing failure: network, overload, a stalled or broken stream; `retry_after_s` is the
+    floor that the server gave, or None."""
+
+    retry_after_s: float | None = None
 
 
 class RequestRefused(ProviderError):

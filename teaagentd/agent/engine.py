@@ -205,7 +205,7 @@ class ModelDecisionEngine:
         def backoff(error: Exception) -> bool | float:
             if not isinstance(error, ProviderUnavailable | RateLimited):
                 return False
-            floor_s = error.retry_after_s if isinstance(error, RateLimited) else None
+            floor_s = error.retry_after_s
             wait_s = max(next_wait_s + policy.jitter_s, floor_s or 0.0)
             if wait_s > policy.max_wait_s:
                 return False

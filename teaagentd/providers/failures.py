@@ -139,6 +139,7 @@ def error_from(
         error = RequestRefused(f"{provider} refuses the request{status}{said}")
     else:
         error = ProviderUnavailable(f"{provider} is not able to answer now{status}{said}")
+        error.retry_after_s = retry_after_s
     error.provider = provider
     error.status = refusal.status
     return error

@@ -16,11 +16,12 @@ from teaagentd.abc import Clock, OnChunk
 from teaagentd.errors import ModelMissing, ProviderError, ProviderUnavailable
 from teaagentd.providers import model_file
 from teaagentd.providers.exchange import ChatServer, Timeouts
+from teaagentd.providers.grammar import grammar
 from teaagentd.providers.llama_process import LlamaProcess, NotServing, settled
 from teaagentd.providers.llama_server import Order
 from teaagentd.providers.options import OnProgress, ProviderOptions
-from teaagentd.providers.wire import Wire, encode, request_body
-from teaagentd.types import JsonObject, LLMRequest, LLMResponse
+from teaagentd.providers.wire import Wire, request_body
+from teaagentd.types import LLMRequest, LLMResponse
 
 log = structlog.get_logger()
 
@@ -101,14 +102,18 @@ class LocalAdapter:
     async def complete(self, request: LLMRequest, on_chunk: OnChunk | None = None) -> LLMResponse:
         with self._in_use():
             process = await self._serving()
+            body = self._body(request)
             try:
-                return await self._server.complete(
-                    self._body(request), purpose=request.purpose, on_chunk=on_chunk
+                response = await self._server.complete(
+                    body, purpose=request.purpose, on_chunk=on_chunk
                 )
             except ProviderUnavailable as problem:
                 if not await self._has_died(process):
                     raise
                 raise self._died(process, problem) from None
+            if "grammar" in body and not response.content.startswith("{"):
+                log.warning("local_form_not_kept", model=self.model)
+            return response
 
     def _body(self, request: LLMRequest) -> dict[str, Wire]:
         body = request_body(request, model=self.model)
@@ -317,18 +322,6 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def grammar(schema: JsonObject) -> str:
-    """`schema` as llama.cpp's guidance engine takes it. It fixes the white space too, to that of
-    `json.dumps`: left the choice, a small model begins lines without end."""
-    layout: dict[str, Wire] = {
-        "whitespace_flexible": False,
-        "item_separator": ", ",
-        "key_separator": ": ",
-    }
-    text = encode({**schema, "x-guidance": layout}).decode()
-    return f"%llguidance {{}}\nstart: %json {text}"
 
 
 def create(options: ProviderOptions) -> LocalAdapter:

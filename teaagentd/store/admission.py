@@ -50,12 +50,13 @@ def accept(
 
 def retry(connection: sqlite3.Connection, row_id: int, *, max_pending: int, now: int) -> Accepted:
     """Accept a dead row anew. Raises `BusFull`, and `StoreError` for a row that is not dead."""
-    if inbox.is_full(connection, max_pending):
-        raise BusFull(max_pending)
+    full = inbox.is_full(connection, max_pending)
     done = inbox.retry(connection, row_id, now)
     if done is None:
         raise StoreError(f"message {row_id} is not set aside as dead; nothing was changed")
     new_id, key, duplicate = done
+    if full and not duplicate:
+        raise BusFull(max_pending)
     return Accepted(id=new_id, session_key=key, duplicate=duplicate)
 
 

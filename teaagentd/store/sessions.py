@@ -18,21 +18,22 @@ _RENEW = """
         SELECT coalesce(max(place), 0) + 1 FROM messages WHERE session = sessions.id
     ) WHERE id = ?
 """
+# The page is chosen first: what is counted is counted for its sessions alone.
 _RECORDS = """
     SELECT s.key, s.generation, s.created_at, s.active_at,
         (SELECT count(*) FROM messages m WHERE m.session = s.id AND m.place >= s.live_from),
         (SELECT count(*) FROM inbox i WHERE i.session = s.id AND i.state = 'pending'),
         (SELECT t.id FROM turns t WHERE t.session = s.id AND t.state = 'running')
-    FROM sessions s
-    WHERE s.listed = 1
+    FROM ({page} ORDER BY active_at DESC, id DESC LIMIT :limit) s
+    ORDER BY s.active_at DESC, s.id DESC
 """
-_NEWEST = _RECORDS + " ORDER BY s.active_at DESC, s.id DESC LIMIT ?"
-_OLDER = (
-    _RECORDS
-    + """
-    AND (s.active_at, s.id) < (SELECT b.active_at, b.id FROM sessions b WHERE b.key = ?)
-    ORDER BY s.active_at DESC, s.id DESC LIMIT ?
-"""
+_NEWEST = _RECORDS.format(page="SELECT * FROM sessions WHERE listed = 1")
+_OLDER = _RECORDS.format(
+    page="""
+        SELECT * FROM sessions WHERE listed = 1 AND (active_at, id) < (
+            SELECT active_at, id FROM sessions WHERE key = :before
+        )
+    """
 )
 
 
@@ -95,9 +96,9 @@ def records(
 ) -> tuple[SessionRecord, ...]:
     """Listed sessions, the latest active first; `before` is the last one of an earlier page."""
     if before is None:
-        rows = connection.execute(_NEWEST, (limit,))
+        rows = connection.execute(_NEWEST, {"limit": limit})
     else:
-        rows = connection.execute(_OLDER, (key_text(before), limit))
+        rows = connection.execute(_OLDER, {"limit": limit, "before": key_text(before)})
     return tuple(
         SessionRecord(
             key=SessionKey.parse(key),

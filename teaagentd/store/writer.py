@@ -19,7 +19,7 @@ import structlog
 
 from teaagentd.errors import StoreError, StoreUnavailable
 from teaagentd.store.commits import COMMITS
-from teaagentd.store.faults import explain, spoils_transaction
+from teaagentd.store.faults import explain, primary_code, spoils_transaction
 from teaagentd.store.opening import open_writer
 
 log = structlog.get_logger()
@@ -76,7 +76,11 @@ class Writer:
     async def start(self) -> None:
         """Open the database in the thread. Raises what opening it raises."""
         self._thread.start()
-        await self._opened
+        try:
+            await self._opened
+        except asyncio.CancelledError:
+            self._end()
+            raise
 
     def submit(self, operation: Operation[T]) -> None:
         """Queue `operation`; its waiter is woken after the commit. Raises `StoreUnavailable`
@@ -98,12 +102,15 @@ class Writer:
 
     async def close(self) -> None:
         """Do what is queued, then close the connection and end the thread. Idempotent."""
+        self._end()
+        if self._thread.ident is not None:
+            await asyncio.shield(self._closed)
+
+    def _end(self) -> None:
         with self._gate:
             if self._ended is None:
                 self._ended = StoreUnavailable("the store is closed; nothing was kept")
                 self._queue.put(None)
-        if self._thread.ident is not None:
-            await asyncio.shield(self._closed)
 
     # -- in the thread ------------------------------------------------------------------
 
@@ -124,7 +131,10 @@ class Writer:
             log.critical("store_writer_died", error=repr(error))
             self._die(error, batch)
         finally:
-            connection.close()
+            try:
+                connection.close()
+            except sqlite3.Error as error:
+                log.error("store_not_closed", error=str(error))
             self._tell(_resolve, self._closed)
 
     def _take(self, batch: list[Operation[object]]) -> bool:
@@ -150,6 +160,11 @@ class Writer:
             except sqlite3.Error as error:
                 log.warning("store_batch_undone", operations=len(batch), error=str(error))
                 _undo(connection)
+                if primary_code(error) == sqlite3.SQLITE_BUSY:
+                    # The wait for the lock was had: each would have it again.
+                    for operation in batch:
+                        operation.error = explain(error, self.path, operation.name)
+                    return
         for operation in batch:
             operation.reset()
             try:
@@ -235,5 +250,10 @@ def _answer(batch: Sequence[Operation[object]]) -> None:
 
 
 def _undo(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
+    """Leave the transaction. Raises only if that is not possible, which ends the writer."""
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            raise

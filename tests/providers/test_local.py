@@ -17,6 +17,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+import structlog
 
 from teaagentd.agent.decisions import decision_schema
 from teaagentd.errors import (
@@ -117,6 +118,41 @@ async def test_a_schema_holds_the_answer_to_one_form(shared: LocalAdapter) -> No
         assert decision["action"] == "answer"
         assert 1 <= len(decision["text"]) <= 120
         assert response.content.startswith('{"action": "answer", "text": "')
+
+
+# ggml-org/llama.cpp#19051
+async def test_no_tool_undoes_the_form_of_the_reply(shared: LocalAdapter) -> None:
+    """llama.cpp leaves out a whole grammar when it cannot keep one word of it."""
+    a_string = {"type": "string"}
+    hostile: tuple[dict[str, Any], ...] = (
+        {**a_string, "pattern": "^(?!x)[a-z]+$"},
+        {**a_string, "format": "teapot"},
+        {**a_string, "maxLength": 5.0},
+        {"oneOf": [a_string, {"type": "null"}]},
+        {"not": a_string},
+        {"type": "array", "uniqueItems": True, "maxItems": 100_000},
+        {"$ref": "#/$defs/A"},
+        {"type": "number", "multipleOf": 1e20, "maximum": 1e300},
+        {"type": "object", "minProperties": 1, "if": {}, "patternProperties": {"(": True}},
+    )
+    for parameter in hostile:
+        schema = {
+            "type": "object",
+            "properties": {"action": {"const": "look"}, "it": parameter},
+            "required": ["action", "it"],
+        }
+        response = await shared.complete(asking(response_schema=schema, max_output_tokens=12))
+        assert response.content.startswith('{"action": "look", "it": '), parameter
+
+
+async def test_a_form_that_is_not_kept_is_logged(
+    shared: LocalAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "grammar", lambda _: "%llguidance {}\nstart: nowhere")
+    with structlog.testing.capture_logs() as logs:
+        response = await shared.complete(asking(response_schema=ANSWER, max_output_tokens=12))
+    assert response.content
+    assert "local_form_not_kept" in [entry["event"] for entry in logs]
 
 
 async def test_a_conversation_is_read_once(shared: LocalAdapter) -> None:

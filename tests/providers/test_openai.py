@@ -256,19 +256,23 @@ async def test_refusals_are_typed(server: StrictServer, adapter: OpenAIAdapter) 
             {"status": 429, "headers": {"retry-after": "7"}, "body": {}},
             {"status": 429, "headers": {"retry-after": "soon"}, "body": ""},
             {"status": 404, "body": {"error": {"message": "no such model"}}},
+            {"status": 503, "headers": {"retry-after": "7"}, "body": {}},
+            {"status": 529, "headers": {"retry-after": "-1"}, "body": {}},
         ]
     )
-    errors = [await failing(adapter) for _ in range(5)]
+    errors = [await failing(adapter) for _ in range(7)]
     assert [type(error) for error in errors] == [
         ContextOverflow,
         AuthenticationFailed,
         RateLimited,
         RateLimited,
         RequestRefused,
+        ProviderUnavailable,
+        ProviderUnavailable,
     ]
-    waits = [error.retry_after_s for error in errors if isinstance(error, RateLimited)]
-    assert waits == [7.0, None]
-    assert [error.status for error in errors] == [400, 401, 429, 429, 404]
+    passing = [error for error in errors if isinstance(error, RateLimited | ProviderUnavailable)]
+    assert [error.retry_after_s for error in passing] == [7.0, None, 7.0, None]
+    assert [error.status for error in errors] == [400, 401, 429, 429, 404, 503, 529]
     assert "no such model" in str(errors[4])
 
 

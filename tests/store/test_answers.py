@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import tempfile
 from collections import Counter
@@ -30,10 +31,11 @@ from tests.store.steps import (
 
 KEYS = [SessionKey(channel="api", chat_id="a"), SessionKey(channel="mail", chat_id="b")]
 ADDRESSES = [Address(channel="api", chat_id="a"), Address(channel="mail", chat_id="b")]
-STEPS = (
-    "accept accept accept begin begin direct decide start finish finish fold answer answer "
-    "close stop new stop-outside resume park crash retry status"
-).split()
+STEPS = [
+    *("accept", "accept", "accept", "begin", "begin", "direct", "decide", "start", "finish"),
+    *("finish", "fold", "answer", "answer", "close", "stop", "new", "stop-outside", "resume"),
+    *("park", "crash", "retry", "status"),
+]
 
 
 class World:
@@ -159,8 +161,8 @@ class World:
                 "SELECT max(n) FROM (SELECT count(*) AS n FROM turns WHERE state = 'running' "
                 "GROUP BY session)"
             ).fetchone()[0]
-            ids = [i for (found,) in other.execute("SELECT message_ids FROM outbox")
-                   for i in eval(found)]  # fmt: skip
+            texts = other.execute("SELECT message_ids FROM outbox").fetchall()
+            ids = [row_id for (found,) in texts for row_id in json.loads(found)]
             rows = dict(other.execute("SELECT id, answer IS NOT NULL FROM inbox").fetchall())
             claimed_twice = other.execute(
                 "SELECT inbox FROM messages WHERE inbox IS NOT NULL GROUP BY inbox "

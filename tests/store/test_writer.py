@@ -320,6 +320,74 @@ async def test_another_program_may_read_and_write_in_between(
     await store.aclose()
 
 
+async def test_a_lock_of_another_program_is_waited_for(path: Path, clock: ManualClock) -> None:
+    # NousResearch/hermes-agent#73721
+    store = await Store.open(path, clock=clock)
+    async with anyio.create_task_group() as tasks:
+        with database(path) as other:
+            other.execute("BEGIN IMMEDIATE")
+            tasks.start_soon(store.accept, said("waits for the lock"))
+            await anyio.sleep(0.1)
+            assert await store.pending_rows(KEY) == ()
+            other.execute("ROLLBACK")
+    assert len(await store.pending_rows(KEY)) == 1
+    await store.aclose()
+
+
+async def test_a_lock_that_stays_is_said_to_every_caller(
+    path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("teaagentd.store.opening.BUSY_TIMEOUT_S", 0.1)
+    store = await Store.open(path, clock=clock)
+    refusals: list[StoreUnavailable] = []
+
+    async def refused(number: int) -> None:
+        try:
+            await store.accept(said("x", chat_id=f"c{number}"))
+        except StoreUnavailable as error:
+            refusals.append(error)
+
+    with database(path) as other:
+        other.execute("BEGIN IMMEDIATE")
+        async with anyio.create_task_group() as tasks:
+            for number in range(200):
+                tasks.start_soon(refused, number)
+    assert len(refusals) == 200
+    assert all("locked" in str(error) for error in refusals)
+    await store.accept(said("x"))
+    await store.aclose()
+
+
+async def test_a_long_read_holds_nobody_up(path: Path, clock: ManualClock) -> None:
+    store = await Store.open(path, clock=clock)
+    await store.accept(said("seen"))
+    with database(path) as other:
+        other.execute("BEGIN")
+        rows = other.execute("SELECT content FROM inbox")
+        assert rows.fetchone() == ("seen",)
+        for number in range(50):
+            await store.accept(said(f"m{number}"))
+        assert other.execute("SELECT count(*) FROM inbox").fetchone() == (1,)
+        other.execute("ROLLBACK")
+    assert (await store.depths()).inbox == 51
+    await store.aclose()
+
+
+async def test_opening_that_is_cancelled_leaves_no_thread(path: Path, clock: ManualClock) -> None:
+    before = threading.active_count()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await Store.open(path, clock=clock)
+    for _ in range(500):
+        if threading.active_count() == before:
+            break
+        await anyio.sleep(0.01)
+    assert threading.active_count() == before
+    store = await Store.open(path, clock=clock)
+    await store.accept(said("hi"))
+    await store.aclose()
+
+
 async def test_readers_cannot_write(path: Path) -> None:
     database = Database(path)
     await database.open()
