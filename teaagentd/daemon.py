@@ -44,6 +44,7 @@ EXIT_CLEAN = 0
 EXIT_FORCED = 3
 """The end was forced: what was unfinished goes on at the next start."""
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LAST_SENDS_S = 10.0
 _STRAYS_S = 2.0
 _BRIEF = JsonDialect(brief=True, answer_limit=400)
@@ -265,14 +266,18 @@ class Daemon:
 
     async def watch_signals(self) -> None:
         """SIGTERM and SIGINT: the first drains, the second forces, a third ends at once."""
+        with anyio.open_signal_receiver(*_SIGNALS) as signals:
+            await self.heed(signals)
+
+    async def heed(self, signals: AsyncIterator[signal.Signals]) -> None:
+        """The same for a receiver that was opened before the daemon was."""
         count = 0
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async for received in signals:
-                count += 1
-                log.info("signal", signal=received.name, count=count)
-                if count > 2:
-                    os._exit(EXIT_FORCED)
-                self.request_stop()
+        async for received in signals:
+            count += 1
+            log.info("signal", signal=received.name, count=count)
+            if count > 2:
+                os._exit(EXIT_FORCED)
+            self.request_stop()
 
 
 class _Progress:
@@ -296,11 +301,13 @@ class _Progress:
 
 
 async def run(settings: Settings) -> int:
-    """`teaagentd run`: open, serve, heed signals. Returns the exit status."""
-    async with Daemon.open(settings) as daemon, anyio.create_task_group() as tasks:
-        tasks.start_soon(daemon.watch_signals)
-        status = await daemon.serve()
-        tasks.cancel_scope.cancel()
+    """`teaagentd run`: open, serve, heed signals, also those that came while it opened. Returns
+    the exit status."""
+    with anyio.open_signal_receiver(*_SIGNALS) as signals:
+        async with Daemon.open(settings) as daemon, anyio.create_task_group() as tasks:
+            tasks.start_soon(daemon.heed, signals)
+            status = await daemon.serve()
+            tasks.cancel_scope.cancel()
     return status
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from teaagentd.types import LLMMessage, ToolCall, ToolSpec
+from teaagentd.types import Attachment, InboundMessage, LLMMessage, SessionKey, ToolCall, ToolSpec
 
 NOT_RUN = "[not run: the turn was interrupted before this call started]"
 UNKNOWN_OUTCOME = "[interrupted: this call had started and its outcome is unknown]"
@@ -21,6 +21,42 @@ def clean_text(text: str) -> str:
     if not _SURROGATE.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def clean_key(key: SessionKey) -> SessionKey:
+    """`key` without lone surrogates, which no text column can hold."""
+    channel, chat_id = clean_text(key.channel), clean_text(key.chat_id)
+    if channel is key.channel and chat_id is key.chat_id:
+        return key
+    return SessionKey(channel=channel, chat_id=chat_id)
+
+
+def clean_message(message: InboundMessage) -> InboundMessage:
+    """`message` without lone surrogates in any of its texts."""
+    key = message.session_key
+    return replace(
+        message,
+        channel=clean_text(message.channel),
+        chat_id=clean_text(message.chat_id),
+        content=clean_text(message.content),
+        sender_id=_clean_optional(message.sender_id),
+        external_id=_clean_optional(message.external_id),
+        attachments=tuple(_clean_attachment(item) for item in message.attachments),
+        session_key=None if key is None else clean_key(key),
+    )
+
+
+def _clean_optional(text: str | None) -> str | None:
+    return None if text is None else clean_text(text)
+
+
+def _clean_attachment(item: Attachment) -> Attachment:
+    return replace(
+        item,
+        path=clean_text(item.path),
+        media_type=clean_text(item.media_type),
+        name=clean_text(item.name),
+    )
 
 
 def legal(messages: Sequence[LLMMessage]) -> tuple[LLMMessage, ...]:

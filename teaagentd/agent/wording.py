@@ -74,8 +74,8 @@ def fatal(tool: str, problem: str) -> str:
 
 
 def report(notices: Sequence[str], done: Mapping[str, int], failed: Mapping[str, int]) -> str:
-    """What stands for an answer that stayed empty: what was said beside the calls, else what
-    was done."""
+    """What stands for an answer that stayed empty: what was said beside the calls and not
+    delivered then, else what was done."""
     if notices:
         return "\n\n".join(notices)
     if not done:

@@ -15,6 +15,8 @@ from teaagentd.abc import Clock
 from teaagentd.types import OutboundMessage, Phase, SessionKey
 
 _ENDED_KEPT = 1024
+_HELD_MAX = 4_000_000
+"""Characters that one subscriber's buffer holds, the newest event excepted."""
 
 log = structlog.get_logger()
 
@@ -76,13 +78,16 @@ class LiveTurn:
 
 
 class Subscription:
-    """One subscriber's events, in order. At its limit the oldest is dropped and counted, so
+    """One subscriber's events, in order. At its limit, of events or of text, the oldest is dropped
+    and counted, so
     what a slow subscriber keeps is always the newest. One task may iterate it at a time."""
 
     def __init__(self, feed: ActivityFeed, session_key: SessionKey | None, limit: int) -> None:
         self._feed = feed
         self._key = session_key
-        self._events: deque[FeedEvent] = deque(maxlen=limit)
+        self._events: deque[FeedEvent] = deque()
+        self._limit = limit
+        self._held = 0
         self._arrived: anyio.Event | None = None
         self.dropped = 0
 
@@ -98,6 +103,7 @@ class Subscription:
     ) -> None:
         self._feed._subscriptions.remove(self)
         self._events.clear()
+        self._held = 0
 
     def __aiter__(self) -> Subscription:
         return self
@@ -109,17 +115,33 @@ class Subscription:
                 raise RuntimeError("a subscription is read inside its `async with`")
             self._arrived = anyio.Event()
             await self._arrived.wait()
-        return self._events.popleft()
+        return self._take()
+
+    def _take(self) -> FeedEvent:
+        event = self._events.popleft()
+        self._held -= _size(event)
+        return event
 
     def _offer(self, event: FeedEvent) -> None:
         if self._key is not None and event.session_key != self._key:
             return
-        if len(self._events) == self._events.maxlen:
-            self.dropped += 1
         self._events.append(event)
+        self._held += _size(event)
+        while len(self._events) > self._limit or (self._held > _HELD_MAX and len(self._events) > 1):
+            self._take()
+            self.dropped += 1
         if self._arrived is not None:
             self._arrived.set()
             self._arrived = None
+
+
+def _size(event: FeedEvent) -> int:
+    """Characters of text that it holds."""
+    if isinstance(event, Reply):
+        return len(event.message.content)
+    if isinstance(event, Delta):
+        return len(event.text)
+    return len(event.detail) if isinstance(event, Activity) else 0
 
 
 class ActivityFeed:

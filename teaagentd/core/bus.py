@@ -11,6 +11,7 @@ from teaagentd.core.commands import Command, parse_command
 from teaagentd.errors import InvalidMessage
 from teaagentd.store import Store
 from teaagentd.store.values import Accepted
+from teaagentd.transcript import clean_message
 from teaagentd.types import InboundMessage, SessionKey
 
 CommandHandler = Callable[[Command, InboundMessage], Awaitable[Accepted]]
@@ -52,6 +53,7 @@ class MessageBus:
         nothing was kept and the sender must not be acknowledged.
         """
         _check(message)
+        message = clean_message(message)
         if self._on_command is not None:
             command = parse_command(message.content)
             if command is not None:
@@ -91,11 +93,24 @@ class MessageBus:
         if not waiting:
             self._pending.pop(key, None)
 
-    async def reload(self, key: SessionKey) -> None:
-        """Read what waits for `key` from the store again, after rows changed behind the bus."""
-        ids = [row.id for row in await self._store.pending_rows(key)]
-        for row_id in ids:
-            self._add(key, row_id)
+    def admit(self, accepted: Accepted) -> None:
+        """Take in a row that was accepted behind the bus: a dead one, retried."""
+        if not accepted.duplicate:
+            self._add(accepted.session_key, accepted.id)
+
+    def waiting(self, key: SessionKey, *, upto: int | None = None) -> Sequence[int]:
+        """The unclaimed messages of `key`, as far as they are known here."""
+        return [row_id for row_id in self._pending.get(key, ()) if upto is None or row_id <= upto]
+
+    def forget(self, key: SessionKey, ids: Iterable[int]) -> None:
+        """The store, asked after these were known, has none of them pending. Without this a key
+        would be kicked for ever for a row that is not there."""
+        gone = set(ids)
+        left = [row_id for row_id in self._pending.get(key, ()) if row_id not in gone]
+        if left:
+            self._pending[key] = left
+        else:
+            self._pending.pop(key, None)
 
     def _add(self, key: SessionKey, row_id: int) -> None:
         self.newest_id = max(self.newest_id, row_id)

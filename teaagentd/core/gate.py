@@ -130,9 +130,21 @@ class Slot:
         self._park_if_all_wait()
         try:
             yield
-        finally:
+        except anyio.get_cancelled_exc_class():
+            # Whoever goes on in spite of it settles; whoever does not needs no slot.
             self._waits -= 1
+            raise
+        except BaseException:
+            self._waits -= 1
+            await self._come_back()
+            raise
+        self._waits -= 1
         await self._come_back()
+
+    async def settle(self) -> None:
+        """After a call was opened or closed: hold a slot again, unless every open call waits."""
+        if self._parked and not (self._waits and self._waits >= max(self._open_calls, 1)):
+            await self._come_back()
 
     def _would_park(self, waits: int) -> bool:
         return self._held and waits >= max(self._open_calls, 1)

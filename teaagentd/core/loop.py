@@ -18,10 +18,17 @@ from teaagentd.core.bus import MessageBus
 from teaagentd.core.commands import Command, answer
 from teaagentd.core.gate import Gate, WaitGraph
 from teaagentd.core.turn import Turn, TurnEnd, TurnServices
-from teaagentd.errors import ShuttingDown, ToolError, TurnNotAnswered
+from teaagentd.errors import (
+    ShuttingDown,
+    StoreUnavailable,
+    ToolError,
+    TurnEnded,
+    TurnNotAnswered,
+)
 from teaagentd.store import Store
 from teaagentd.store.values import Accepted, Commanded, NewTurn, RunningTurn
-from teaagentd.types import Address, InboundMessage, SessionKey, TurnOrigin
+from teaagentd.transcript import clean_key
+from teaagentd.types import Address, InboundMessage, Phase, SessionKey, TurnOrigin
 
 log = structlog.get_logger()
 
@@ -83,6 +90,7 @@ class Loop:
         self._lanes: dict[SessionKey, _Lane] = {}
         self._live: dict[str, Turn] = {}
         self._waits = WaitGraph()
+        self._line: deque[tuple[_Lane, RunningTurn]] = deque()
         self._workers: TaskGroup | None = None
         self._background = 0
         self._background_idle = anyio.Event()
@@ -132,7 +140,8 @@ class Loop:
         """One bus turn of a key that this task owns."""
         turn = self._new_turn(lane, NewTurn(id=uuid4().hex, key=lane.key, origin="bus"))
         try:
-            await self._run_turn(lane, turn)
+            if not self._draining:
+                await self._run_turn(lane, turn)
             lane.failures = 0
         except Exception as error:
             # What broke before T1 left the rows pending: they are tried again, with pauses.
@@ -161,6 +170,7 @@ class Loop:
         `TurnNotAnswered` when the turn ended otherwise than with an answer.
         """
         key = SessionKey.parse(session_key) if isinstance(session_key, str) else session_key
+        key = clean_key(key)
         new = NewTurn(id=uuid4().hex, key=key, origin=origin, deliver_to=deliver_to)
         return await self._direct(new, content)
 
@@ -276,15 +286,11 @@ class Loop:
 
     async def _resume_all(self) -> None:
         """Take up the turns that a crash or a planned shutdown left running, by origin."""
-        crashed: list[tuple[_Lane, RunningTurn]] = []
         for running in await self._store.running_turns():
             if running.id in self._live:
                 continue
             if running.origin not in ("bus", "cron", "job"):
-                closed = await self._store.close(
-                    running.id, text=INTERRUPTED, outcome="interrupted", attempts=()
-                )
-                self._services.announce(closed.outbound)
+                await self._close_interrupted(running)
                 continue
             lane = self._lane(running.key)
             lane.busy = True
@@ -292,30 +298,53 @@ class Loop:
                 assert self._workers is not None
                 self._workers.start_soon(self._resume, lane, running)
             else:
-                crashed.append((lane, running))
-        if crashed and self._workers is not None:
-            self._workers.start_soon(self._resume_in_turn, crashed)
+                self._line.append((lane, running))
+        if self._line and self._workers is not None:
+            self._workers.start_soon(self._resume_line)
 
-    async def _resume_in_turn(self, crashed: Sequence[tuple[_Lane, RunningTurn]]) -> None:
+    async def _close_interrupted(self, running: RunningTurn) -> None:
+        try:
+            closed = await self._store.close(
+                running.id, text=INTERRUPTED, outcome="interrupted", attempts=()
+            )
+        except TurnEnded:
+            return
+        self._services.announce(closed.outbound)
+
+    async def _resume_line(self) -> None:
         """One at a time, so that a turn that brings the daemon down condemns no bystander."""
-        for lane, running in crashed:
-            await self._resume(lane, running)
+        while self._line and not self._draining:
+            await self._resume(*self._line.popleft())
 
     async def _resume(self, lane: _Lane, running: RunningTurn) -> None:
         new = NewTurn(id=running.id, key=running.key, origin=running.origin)
         try:
-            await self._run_turn(lane, self._new_turn(lane, new), running)
+            if not self._draining:
+                await self._run_turn(lane, self._new_turn(lane, new), running)
         except Exception as error:
             log.error("turn_not_resumed", session=str(lane.key), error=repr(error))
             await anyio.sleep(_RETRY_CEILING_S)
         finally:
             self._release(lane)
 
+    def _leave_line(self, turn_id: str) -> None:
+        """A turn that waited to go on after a restart was closed: its key is free."""
+        for place, (lane, running) in enumerate(self._line):
+            if running.id == turn_id:
+                del self._line[place]
+                self._feed.watcher(running.key, running.id).phase(Phase.DONE, "stopped")
+                self._release(lane)
+                return
+
+    def line(self) -> Sequence[RunningTurn]:
+        """The turns that wait to go on after a restart, in the order they will."""
+        return tuple(running for _, running in self._line)
+
     # -- commands -----------------------------------------------------------------------
 
     async def stop(self, key: SessionKey) -> Commanded:
         """Stop the live turn of `key`, durably; without one, what waits for a slot."""
-        return await self._carry_out(Command(name="stop"), None, key)
+        return await self._carry_out(Command(name="stop"), None, clean_key(key))
 
     async def _command(self, command: Command, message: InboundMessage) -> Accepted:
         done = await self._carry_out(command, message, message.key)
@@ -327,20 +356,27 @@ class Loop:
     ) -> Commanded:
         """T7, then its effect in memory. The transaction has closed the turn already, so the
         stop holds whatever the turn's task does; cancelling it only frees what it holds."""
-        session = self._services.session(key)
         status = self.status_line(key)
-        done = await self._store.command(
-            message,
-            key=key,
-            effect=command.effect,
-            reply=lambda outcome: answer(command, outcome, status),
-            closing=command.closing,
-            note=session.note,
-        )
+        try:
+            done = await self._store.command(
+                message,
+                key=key,
+                effect=command.effect,
+                reply=lambda outcome: answer(command, outcome, status),
+                closing=command.closing,
+                note=self._services.session(key).note,
+            )
+        except StoreUnavailable:
+            lane = self._lanes.get(key)
+            if command.effect == "stop" and lane is not None and lane.turn is not None:
+                lane.turn.stop(closed=False)
+            raise
         if done.outcome is not None and done.outcome.stopped_turn_id:
             turn = self._live.get(done.outcome.stopped_turn_id)
             if turn is not None:
                 turn.stop()
+            else:
+                self._leave_line(done.outcome.stopped_turn_id)
         elif done.outcome is not None and done.outcome.stopped_waiting:
             closed = {row_id for out in done.outbound for row_id in out.message_ids}
             self._bus.claimed(key, closed - {done.id})
@@ -352,6 +388,8 @@ class Loop:
         lane = self._lanes.get(key)
         if lane is not None and lane.turn is not None:
             here = f"Working here: {lane.turn.describe()}."
+        elif any(running.key == key for running in self.line()):
+            here = "What was begun here waits to go on after the restart."
         else:
             here = "Nothing is running here."
         return (

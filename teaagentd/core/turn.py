@@ -17,7 +17,7 @@ from teaagentd.core.bus import MessageBus
 from teaagentd.core.context import ContextBuilder
 from teaagentd.core.gate import Gate, Slot
 from teaagentd.core.session import Session
-from teaagentd.errors import StoreError, StoreUnavailable, TurnEnded
+from teaagentd.errors import StoreError, TurnEnded
 from teaagentd.store import Store
 from teaagentd.store.values import Begun, Closed, Folded, NewTurn, RunningTurn
 from teaagentd.types import (
@@ -43,7 +43,8 @@ CONDEMNED = (
     "aside and can be retried."
 )
 RESUMED = "I was restarted and go on with your request."
-_CLOSE_RETRIES_S = (0.2, 1.0, 5.0)
+STOPPED = "Stopped."
+_CLOSE_CEILING_S = 30.0
 
 Announce = Callable[[Sequence[OutboundMessage]], None]
 
@@ -115,6 +116,8 @@ class Turn:
         self._scope = anyio.CancelScope()
         self._remaining_s = services.timeout_s
         self._leaving: TurnOutcome | None = None
+        self._unclosed: tuple[str, TurnOutcome] | None = None
+        self._stopped = anyio.Event()
         self._waits_for_slot = False
         self._begun: Begun | None = None
         self._end: TurnEnd | None = None
@@ -127,7 +130,7 @@ class Turn:
     async def run(self, resumed: RunningTurn | None = None) -> TurnEnd | None:
         """Wait for a slot, begin, work, close. None when there was nothing to do. Whatever the
         exit, the turn's row is closed or left to be resumed, the slot is free, and one `done`
-        phase is shown. Raises `StoreUnavailable` if it could not begin."""
+        phase is shown. Raises what kept it from beginning."""
         try:
             with self._scope:
                 await self._take_slot()
@@ -137,11 +140,6 @@ class Turn:
                 self._leaving = "timeout"
         except TurnEnded:
             self._leaving = "stopped"
-        except StoreUnavailable as error:
-            if self._begun is None:
-                raise
-            log.error("turn_store_unavailable", error=str(error))
-            self._leaving = "failed"
         except Exception:
             # The boundary that supervises a turn: whatever broke, its sender is told.
             if self._begun is None:
@@ -149,16 +147,23 @@ class Turn:
             log.exception("turn_broke")
             self._leaving = "failed"
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._leave()
             self._slot.release()
-            self.watcher.phase(Phase.DONE, self._end.outcome if self._end else "")
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self._leave()
+                await self._close_in_time()
+            finally:
+                self.watcher.phase(Phase.DONE, self._end.outcome if self._end else "")
         return self._end
 
-    def stop(self) -> None:
-        """The store has closed this turn: free what it holds."""
+    def stop(self, *, closed: bool = True) -> None:
+        """Free what this turn holds. With `closed` the store has closed it already; without,
+        the store could not, and the turn closes itself as soon as it can."""
         self._leaving = "stopped"
+        if not closed and self._begun is not None:
+            self._unclosed = (STOPPED, "stopped")
         self._scope.cancel()
+        self._stopped.set()
 
     def withdraw(self) -> None:
         """Do not begin, if it still waits for its slot: its rows stay pending."""
@@ -183,18 +188,21 @@ class Turn:
                 return False
         else:
             await self.session.recall()
+            upto = self._barrier()
+            known = self._services.bus.waiting(self.key, upto=upto)
             begun = await self._store.begin(
                 self._new,
-                upto=self._barrier(),
+                upto=upto,
                 budget_tokens=self._services.budget_tokens(),
                 note=self.session.note,
             )
             if begun is None:
+                self._services.bus.forget(self.key, known)
                 return False
             found = begun
+            self._services.bus.claimed(self.key, [row.id for row in found.claimed])
         self._begun = found
         self._services.announce(found.outbound)
-        self._services.bus.claimed(self.key, [row.id for row in found.claimed])
         asked = {row.id for row in found.claimed}
         opened = [message for message in found.history if message.inbox_id in asked]
         self._exchange.extend(opened or found.history[-1:])
@@ -215,21 +223,23 @@ class Turn:
     async def _leave(self) -> None:
         """Close what is still open in the store. A shutdown leaves bus, cron and job turns to
         be resumed; a stop has closed the turn already."""
-        if self._begun is None or self._end is not None:
+        if self._begun is None or self._end is not None or self._unclosed is not None:
             return
         match self._leaving:
-            case "stopped" | "superseded":
-                self._end = TurnEnd(outcome="stopped", text="Stopped.")
+            case "stopped":
+                self._end = TurnEnd(outcome="stopped", text=STOPPED)
             case "timeout":
-                text = TIMED_OUT.format(limit=_spoken(self._services.timeout_s))
-                await self._close_surely(text, "timeout")
-                log.warning("turn_timed_out", recovered=self._end is not None)
+                self._unclosed = (
+                    TIMED_OUT.format(limit=_spoken(self._services.timeout_s)),
+                    "timeout",
+                )
             case "failed":
-                await self._close_surely(BROKE, "failed")
+                self._unclosed = (BROKE, "failed")
             case _ if self.origin in ("bus", "cron", "job"):
                 await self._park()
             case _:
-                await self._close_surely("This was interrupted.", "interrupted")
+                self._unclosed = ("This was interrupted.", "interrupted")
+        await self._close_once()
 
     async def _park(self) -> None:
         """A planned end: the next start goes on with the turn and does not count this one."""
@@ -238,20 +248,31 @@ class Turn:
         except StoreError as error:
             log.error("turn_not_parked", error=str(error))
 
-    async def _close_surely(self, text: str, outcome: TurnOutcome) -> None:
-        """Close in spite of a passing failure of the disk. If it lasts, the row stays running
-        and the next start takes it up; nothing is lost."""
-        for wait_s in (*_CLOSE_RETRIES_S, None):
-            try:
-                await self.close(text, outcome, ())
-                return
-            except TurnEnded:
-                self._end = TurnEnd(outcome="stopped", text="Stopped.")
-                return
-            except StoreError as error:
-                log.error("turn_not_closed", error=str(error), retry_s=wait_s)
-                if wait_s is not None:
-                    await anyio.sleep(wait_s)
+    async def _close_once(self) -> None:
+        if self._unclosed is None:
+            return
+        text, outcome = self._unclosed
+        try:
+            await self.close(text, outcome, ())
+            log.info("turn_closed", outcome=outcome)
+        except TurnEnded:
+            self._end = TurnEnd(outcome="stopped", text=STOPPED)
+        except StoreError as error:
+            log.error("turn_not_closed", error=str(error))
+            return
+        self._unclosed = None
+
+    async def _close_in_time(self) -> None:
+        """Close in spite of a failing disk: the turn holds its key, without a slot, until it is
+        told to its sender. A shutdown meanwhile leaves it to the next start."""
+        wait_s = 0.2
+        while self._unclosed is not None:
+            self.watcher.phase(Phase.WAITING, "for the store")
+            self._stopped = anyio.Event()
+            with anyio.move_on_after(wait_s):
+                await self._stopped.wait()
+            await self._close_once()
+            wait_s = min(wait_s * 2, _CLOSE_CEILING_S)
 
     # -- waiting without a slot ---------------------------------------------------------
 
@@ -281,22 +302,25 @@ class Turn:
 
     async def decided(
         self, message: LLMMessage, notice: str | None, attempts: Sequence[Attempt]
-    ) -> None:
+    ) -> bool:
         outbound = await self._store.decide(self.id, message, notice=notice, attempts=attempts)
         self._services.announce(outbound)
         if notice:
             self.watcher.phase(Phase.NOTICE, notice)
+        return bool(outbound)
 
     async def started(self, call: ToolCall) -> None:
         await self._store.start_call(self.id, call.id)
         self._running_calls.add(call.id)
         self._slot.call_opened()
+        await self._slot.settle()
 
     async def finished(self, result: ToolResult) -> None:
         await self._store.finish_call(self.id, result)
         if result.call_id in self._running_calls:
             self._running_calls.discard(result.call_id)
             self._slot.call_closed()
+            await self._slot.settle()
 
     async def fold(self) -> Sequence[LLMMessage]:
         if not self._may_fold() or not self._services.bus.pending(self.key, upto=self._barrier()):

@@ -38,7 +38,10 @@ def read_json(text: str | bytes) -> object:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
 
 
 @dataclass(slots=True)
@@ -213,7 +216,7 @@ def _objects(text: str) -> list[object]:
     while at < len(text):
         try:
             value, at = decoder.raw_decode(text, at)
-        except ValueError:
+        except (ValueError, RecursionError):
             values.append(_Rest(text[at:]))
             break
         values.append(value)
@@ -260,7 +263,7 @@ def _inner(text: str) -> object:
     """An object that was encoded twice."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return clean_object(value) if isinstance(value, dict) else None
 

@@ -18,6 +18,7 @@ from teaagentd.store.values import (
     NewTurn,
     NoteRenderer,
 )
+from teaagentd.transcript import clean_message
 from teaagentd.types import Address, InboundMessage, OutboundMessage, SessionKey, TurnOutcome
 
 
@@ -37,7 +38,7 @@ def accept(
     connection: sqlite3.Connection, message: InboundMessage, *, max_pending: int, now: int
 ) -> Accepted:
     """T0. Raises `BusFull` and `ExternalIdConflict`."""
-    message = inbox.clean(message)
+    message = clean_message(message)
     known = _known(connection, message)
     if known is not None:
         return known
@@ -70,7 +71,7 @@ def command(
 ) -> Commanded:
     """T7. Raises `ExternalIdConflict`."""
     if message is not None:
-        message = inbox.clean(message)
+        message = clean_message(message)
         known = _known(connection, message)
         if known is not None:
             return Commanded(id=known.id, duplicate=True, outcome=None, outbound=())

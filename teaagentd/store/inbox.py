@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
 
 from teaagentd.errors import StoreError
 from teaagentd.store.codec import dump_attachments, load_attachments
-from teaagentd.store.sessions import clean_key
 from teaagentd.store.values import DeadRow, PendingKey
-from teaagentd.transcript import clean_text
-from teaagentd.types import Address, Attachment, InboundMessage, InboxRow, SessionKey
+from teaagentd.types import Address, InboundMessage, InboxRow, SessionKey
 
 _DUPLICATE = """
     SELECT i.id, i.content, i.sender_id, i.attachments, s.key
@@ -66,34 +63,6 @@ _RETRY_SOURCE = """
 _DEPTH = "SELECT count(*), min(accepted_at) FROM inbox WHERE state = 'pending'"
 _COUNT_DEAD = "SELECT count(*) FROM inbox WHERE state = 'dead'"
 _EVERY = 2**62
-
-
-def clean(message: InboundMessage) -> InboundMessage:
-    """`message` without lone surrogates in any of its texts."""
-    key = message.session_key
-    return replace(
-        message,
-        channel=clean_text(message.channel),
-        chat_id=clean_text(message.chat_id),
-        content=clean_text(message.content),
-        sender_id=_clean_optional(message.sender_id),
-        external_id=_clean_optional(message.external_id),
-        attachments=tuple(_clean_attachment(item) for item in message.attachments),
-        session_key=None if key is None else clean_key(key),
-    )
-
-
-def _clean_optional(text: str | None) -> str | None:
-    return None if text is None else clean_text(text)
-
-
-def _clean_attachment(item: Attachment) -> Attachment:
-    return replace(
-        item,
-        path=clean_text(item.path),
-        media_type=clean_text(item.media_type),
-        name=clean_text(item.name),
-    )
 
 
 def find_duplicate(

@@ -52,14 +52,6 @@ def key_text(key: SessionKey) -> str:
     return clean_text(str(key))
 
 
-def clean_key(key: SessionKey) -> SessionKey:
-    """`key` without lone surrogates, which no text column can hold."""
-    channel, chat_id = clean_text(key.channel), clean_text(key.chat_id)
-    if channel is key.channel and chat_id is key.chat_id:
-        return key
-    return SessionKey(channel=channel, chat_id=chat_id)
-
-
 def find(connection: sqlite3.Connection, key: SessionKey) -> SessionRow | None:
     row = connection.execute(_FIND, (key_text(key),)).fetchone()
     return None if row is None else SessionRow(id=row[0], generation=row[1], live_from=row[2])

@@ -41,6 +41,7 @@ from teaagentd.store.values import (
     TurnRecord,
 )
 from teaagentd.store.writer import OnCommit
+from teaagentd.transcript import clean_key
 from teaagentd.types import (
     Address,
     Attempt,
@@ -152,9 +153,7 @@ class Store:
         answers its rows too. `message` None is a stop from outside: no row, no reply. `reply`
         and `note` run in the transaction. Raises `ExternalIdConflict`.
         """
-        order = Order(
-            key=sessions.clean_key(key), effect=effect, reply=reply, closing=closing, note=note
-        )
+        order = Order(key=clean_key(key), effect=effect, reply=reply, closing=closing, note=note)
         return await self._write(
             "T7.command",
             lambda connection: admission.command(

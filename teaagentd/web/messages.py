@@ -101,7 +101,7 @@ class Messages:
             raise
         except StoreError as error:
             raise Problem(404, str(error)) from None
-        await self._bus.reload(accepted.session_key)
+        self._bus.admit(accepted)
         return _accepted(accepted)
 
 

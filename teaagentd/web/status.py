@@ -45,6 +45,9 @@ class Status:
                 "draining": daemon.draining,
                 "provider": {"name": daemon.adapter.name, "model": daemon.adapter.model},
                 "turns": [self._turn(turn, now) for turn in daemon.loop.live()],
+                "resuming": [
+                    {"id": one.id, "session_key": str(one.key)} for one in daemon.loop.line()
+                ],
                 "slots": {
                     "limit": daemon.gate.limit,
                     "held": daemon.gate.held,

@@ -82,7 +82,7 @@ async def test_a_turn_that_brings_the_daemon_down_three_times_is_set_aside(tmp_p
         assert not model.requests
         await rig.reply_to(await rig.say("next"))
         retried = await rig.store.retry_dead(first.id)
-        await rig.bus.reload(retried.session_key)
+        rig.bus.admit(retried)
         assert (await rig.reply_to(retried)).content == "of the retried one"
         assert not await rig.store.dead_rows()
 

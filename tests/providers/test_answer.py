@@ -265,3 +265,17 @@ def test_nothing_runs_from_a_call_that_was_cut(length: int) -> None:
     [found] = read(piece(text, index=0, id="a", name="f")).tool_calls(whole=False)
     assert found.problem is not None
     assert found.arguments == {}
+
+
+@pytest.mark.parametrize("arguments", ["[" * 3000, '"' + "[" * 3000 + '"'])
+def test_arguments_nested_too_deeply_are_a_problem_of_their_call(arguments: str) -> None:
+    answer = Answer()
+    call = {"index": 0, "id": "a", "function": {"name": "read", "arguments": arguments}}
+    answer.add({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})
+    [read] = answer.tool_calls(whole=True)
+    assert read.problem
+
+
+def test_an_event_nested_too_deeply_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="deep"):
+        read_json("[" * 200_000)

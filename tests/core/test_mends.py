@@ -1,0 +1,231 @@
+"""Ways in which a turn, a key or a slot was once left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from teaagentd.abc import SystemClock, ToolContext
+from teaagentd.core.activity import ActivityFeed, Reply
+from teaagentd.core.gate import Gate
+from teaagentd.errors import StoreUnavailable
+from teaagentd.testing import ScriptedModel
+from teaagentd.types import (
+    Address,
+    JsonObject,
+    LLMResponse,
+    OutboundMessage,
+    Phase,
+    SessionKey,
+)
+from tests.core.rig import Rig, running
+from tests.core.test_gate import slot_of
+from tests.core.test_loop import Blocking, call, held
+from tests.core.test_resume import left_behind
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_wait_that_raises_still_takes_its_slot_back() -> None:
+    gate = Gate(1)
+    trace: list[str] = []
+    slot = slot_of(gate, trace)
+    await slot.acquire()
+    slot.call_opened()
+    with pytest.raises(TimeoutError):
+        async with slot.waiting():
+            raise TimeoutError
+    assert (gate.held, gate.parked) == (1, 0)
+    assert trace == ["pause", "go"]
+
+
+async def test_a_call_whose_wait_was_cut_off_settles_before_the_turn_goes_on() -> None:
+    gate = Gate(1)
+    slot = slot_of(gate)
+    await slot.acquire()
+    slot.call_opened()
+    with anyio.move_on_after(0.01):
+        async with slot.waiting():
+            await anyio.sleep_forever()
+    assert gate.held == 0
+    slot.call_closed()
+    await slot.settle()
+    assert (gate.held, gate.parked) == (1, 0)
+
+
+async def test_a_call_that_starts_while_another_waits_has_a_slot() -> None:
+    gate = Gate(1)
+    slot = slot_of(gate)
+    await slot.acquire()
+    slot.call_opened()
+    async with slot.waiting():
+        assert gate.held == 0
+        slot.call_opened()
+        await slot.settle()
+        assert gate.held == 1
+        slot.call_closed()
+        assert gate.held == 0
+
+
+async def test_a_turn_after_a_wait_that_failed_keeps_within_the_cap(tmp_path: Path) -> None:
+    class Asking(Blocking):
+        async def run(self, arguments: JsonObject, context: ToolContext) -> str:
+            async with context.waiting("a person"):
+                raise TimeoutError("nobody came")
+
+    go = anyio.Event()
+    model = ScriptedModel([call(), held("went on", go), "the other"])
+    async with running(tmp_path, model, tools=[Asking()], cap=1) as rig:
+        first = await rig.say("ask", "a")
+        await model.wait_asked(2)
+        other = await rig.say("other", "b")
+        await anyio.wait_all_tasks_blocked()
+        assert (rig.gate.held, len(model.requests)) == (1, 2)
+        go.set()
+        await rig.reply_to(first)
+        await rig.reply_to(other)
+
+
+async def test_a_key_with_half_a_character_is_one_key_from_the_door_on(tmp_path: Path) -> None:
+    tool = Blocking()
+    model = ScriptedModel([call(), "hog done"])
+    async with running(tmp_path, model, tools=[tool], cap=1) as rig:
+        hog = await rig.say("hog", "hog")
+        await tool.entered.wait()
+        await rig.say("hello", "s\ud800")
+        stop = await rig.say("/stop", "s\ud800")
+        assert stop.session_key == SessionKey(channel="api", chat_id="s\ufffd")
+        await rig.reply_to(stop)
+        tool.let_go.set()
+        await rig.reply_to(hog)
+        await rig.quiet()
+        assert rig.bus.first_pending(stop.session_key) is None
+
+
+async def test_a_row_that_is_pending_only_here_does_not_keep_a_key_busy(tmp_path: Path) -> None:
+    model = ScriptedModel(default="ok")
+    async with running(tmp_path, model) as rig:
+        done = await rig.say("one")
+        await rig.reply_to(done)
+        await rig.quiet()
+        begun = rig.phases().count(Phase.DONE)
+        rig.bus.admit(done)  # as a snapshot that is too old would
+        await anyio.sleep(0.2)
+        assert rig.phases().count(Phase.DONE) - begun <= 1
+        assert rig.bus.first_pending(done.session_key) is None
+
+
+async def test_a_stop_frees_a_turn_that_waits_to_go_on(tmp_path: Path) -> None:
+    first, second = await left_behind(tmp_path, chat="a"), await left_behind(tmp_path, chat="b")
+    go = anyio.Event()
+    model = ScriptedModel([held("resumed", go), "hi back"])
+    async with running(tmp_path, model) as rig:
+        await model.wait_asked(1)
+        assert [str(one.key) for one in rig.loop.line()] == ["api:b"]
+        stop = await rig.say("/stop", "b")
+        assert (await rig.reply_to(stop)).message_ids == (second.id, stop.id)
+        assert (await rig.reply_to(await rig.say("hi", "b"))).content == "hi back"
+        go.set()
+        assert (await rig.reply_to(first)).content == "resumed"
+        assert not rig.loop.line()
+
+
+async def test_a_drain_resumes_nobody_who_waits_to_go_on(tmp_path: Path) -> None:
+    await left_behind(tmp_path, chat="a")
+    await left_behind(tmp_path, chat="b")
+    go = anyio.Event()
+    model = ScriptedModel([held("resumed", go)])
+    async with running(tmp_path, model) as rig:
+        await model.wait_asked(1)
+        rig.loop.begin_drain()
+        go.set()
+        await rig.loop.drained()
+        await anyio.wait_all_tasks_blocked()
+        assert len(model.requests) == 1
+        [left] = await rig.store.running_turns()
+        assert (left.id, left.attempt) == ("turn-b", 1)
+
+
+class _Failing:
+    """Makes one operation of the store fail as a full disk does, until it is mended."""
+
+    def __init__(self, rig: Rig, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = getattr(rig.store, name)
+        self.mended = False
+        self.refused = anyio.Event()
+
+        async def operation(*args: object, **kwargs: object) -> object:
+            if not self.mended:
+                self.refused.set()
+                raise StoreUnavailable("the disk is full")
+            return await real(*args, **kwargs)
+
+        monkeypatch.setattr(rig.store, name, operation)
+
+
+async def test_a_turn_that_cannot_be_closed_is_closed_when_the_disk_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ScriptedModel(["never kept", "next"])
+    async with running(tmp_path, model, cap=1) as rig:
+        answers = _Failing(rig, "close_or_fold", monkeypatch)
+        closes = _Failing(rig, "close", monkeypatch)
+        first = await rig.say("one")
+        await closes.refused.wait()
+        assert rig.gate.held == 0
+        assert [str(turn.key) for turn in rig.loop.live()] == ["api:c"], "it is shown"
+        answers.mended = closes.mended = True
+        assert (await rig.reply_to(first)).message_ids == (first.id,)
+        assert (await rig.reply_to(await rig.say("two"))).content == "next"
+
+
+async def test_a_stop_that_cannot_be_kept_stops_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = Blocking()
+    async with running(tmp_path, ScriptedModel([call()]), tools=[tool]) as rig:
+        first = await rig.say("work")
+        await tool.entered.wait()
+        _Failing(rig, "command", monkeypatch)
+        with pytest.raises(StoreUnavailable):
+            await rig.loop.stop(SessionKey.parse("c"))
+        assert (await rig.reply_to(first)).content == "Stopped."
+        await rig.quiet()
+        assert tool.ended == 1
+
+
+async def test_p14_what_was_said_beside_the_calls_is_not_said_again(tmp_path: Path) -> None:
+    tool = Blocking()
+    tool.let_go.set()
+    beside = LLMResponse(
+        content="beside", tool_calls=(call(),), finish_reason="tool_calls", provider="scripted"
+    )
+    model = ScriptedModel([beside, "", "", beside, "", ""])
+    async with running(tmp_path, model, tools=[tool]) as rig:
+        await rig.reply_to(await rig.say("go"))
+        said = [reply.content for reply in await rig.replies()]
+        assert said.count("beside") == 1
+        assert len(said) == 2
+        assert await rig.loop.process_direct("go", "nobody:reads") == "beside"
+
+
+async def test_a_subscriber_that_does_not_read_holds_little_text() -> None:
+    feed = ActivityFeed(clock=SystemClock())
+    async with feed.subscribe() as subscription:
+        for number in range(10):
+            message = OutboundMessage(
+                id=number,
+                address=Address(channel="api", chat_id="c"),
+                session_key=SessionKey.parse("c"),
+                turn_id=None,
+                kind="final",
+                message_ids=(),
+                content="x" * 1_000_000,
+                created_at=0,
+            )
+            feed.publish(Reply(message=message))
+        assert subscription.dropped == 6
+        newest = [await anext(subscription) for _ in range(4)]
+        assert [event.message.id for event in newest if isinstance(event, Reply)] == [6, 7, 8, 9]
