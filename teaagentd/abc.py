@@ -149,9 +149,8 @@ class RunJournal(Protocol):
 
     async def decided(
         self, message: LLMMessage, notice: str | None, attempts: Sequence[Attempt]
-    ) -> bool:
-        """T2: an assistant message that has calls; `notice` is delivered at once. Whether it
-        was: a run that has no address keeps what was said for its answer."""
+    ) -> None:
+        """T2: an assistant message that has calls; `notice` is delivered at once."""
 
     async def started(self, call: ToolCall) -> None:
         """T3: the call is about to run. Nothing of it happens before this returns."""

@@ -46,6 +46,11 @@ def clean_message(message: InboundMessage) -> InboundMessage:
     )
 
 
+def spoken(texts: Sequence[str]) -> str:
+    """`texts` of one speaker, said one after the other, as one text."""
+    return "\n\n".join(texts)
+
+
 def _clean_optional(text: str | None) -> str | None:
     return None if text is None else clean_text(text)
 

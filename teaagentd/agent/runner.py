@@ -130,8 +130,8 @@ class AgentRunner:
 
     async def _call(self, run: _Run, message: LLMMessage, decision: ToolCalls) -> None:
         """One round: the decision, its calls side by side, then what arrived meanwhile."""
-        told = await self._journal.decided(message, decision.notice, tuple(run.attempts))
-        run.decided(message, None if told else decision.notice)
+        await self._journal.decided(message, decision.notice, tuple(run.attempts))
+        run.decided(message, decision.notice)
         allowed = self._limits.max_tool_calls - run.tool_calls
         finished = await self._toolbox.run(
             decision.calls[:allowed],

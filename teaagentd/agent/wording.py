@@ -12,6 +12,7 @@ from teaagentd.errors import (
     RateLimited,
     RequestRefused,
 )
+from teaagentd.transcript import spoken
 
 ANSWER_IN_WORDS = "[Your last reply was empty. Answer the user now, in words.]"
 """Told to the model once, after an empty reply; not stored."""
@@ -74,10 +75,10 @@ def fatal(tool: str, problem: str) -> str:
 
 
 def report(notices: Sequence[str], done: Mapping[str, int], failed: Mapping[str, int]) -> str:
-    """What stands for an answer that stayed empty: what was said beside the calls and not
-    delivered then, else what was done."""
+    """What stands for an answer that stayed empty: what was said beside the calls, else what
+    was done. The store knows the former again, and no channel delivers it twice."""
     if notices:
-        return "\n\n".join(notices)
+        return spoken(notices)
     if not done:
         return "I have no answer to that. Please ask again, in other words."
     lines = []

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from teaagentd.cli.client import Reply
 from teaagentd.cli.console import harmless
+from teaagentd.transcript import spoken
 from teaagentd.types import Phase
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
@@ -47,6 +48,7 @@ class Screen:
         self._changed = changed
         self._shown = shown
         self._streams: dict[str, _Stream] = {}
+        self._notices: dict[str, list[str]] = {}
         self._busy: dict[str, tuple[str, float]] = {}
         self._connected = True
 
@@ -77,6 +79,7 @@ class Screen:
     def phase(self, turn_id: str, phase: str, detail: str) -> None:
         if phase == Phase.DONE:
             self._busy.pop(turn_id, None)
+            self._notices.pop(turn_id, None)
             stream = self._streams.pop(turn_id, None)
             if stream is not None and stream.printed:
                 self.note("(that was all of it)")
@@ -102,6 +105,20 @@ class Screen:
         self._changed()
 
     def reply(self, reply: Reply) -> None:
+        if not self._is_told(reply):
+            self._put(reply)
+        self._shown(reply.id)
+        self._changed()
+
+    def _is_told(self, reply: Reply) -> bool:
+        """Whether `reply` only says what the notices of its turn said."""
+        if reply.kind == "notice":
+            self._notices.setdefault(reply.turn_id or "", []).append(reply.content)
+            return False
+        notices = self._notices.get(reply.turn_id or "")
+        return notices is not None and reply.content == spoken(notices)
+
+    def _put(self, reply: Reply) -> None:
         text = harmless(reply.content)
         stream = self._streams.pop(reply.turn_id or "", None) or _Stream()
         if stream.text and text.startswith(stream.text[: stream.printed]):
@@ -110,8 +127,6 @@ class Screen:
             self.note("(the above is void; in its place:)")
         before = _DIM if reply.kind == "notice" and not stream.printed else ""
         self._paper.write(f"{before}{text.rstrip()}{_PLAIN if before else ''}\n\n")
-        self._shown(reply.id)
-        self._changed()
 
     def connection(self, connected: bool) -> None:
         self._connected = connected

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import anyio
 import structlog
 
+from teaagentd import transcript
 from teaagentd.abc import Clock, MemoryEngine
 from teaagentd.agent.runner import AgentRunner
 from teaagentd.core.activity import ActivityFeed
@@ -302,12 +303,11 @@ class Turn:
 
     async def decided(
         self, message: LLMMessage, notice: str | None, attempts: Sequence[Attempt]
-    ) -> bool:
+    ) -> None:
         outbound = await self._store.decide(self.id, message, notice=notice, attempts=attempts)
         self._services.announce(outbound)
         if notice:
             self.watcher.phase(Phase.NOTICE, notice)
-        return bool(outbound)
 
     async def started(self, call: ToolCall) -> None:
         await self._store.start_call(self.id, call.id)
@@ -372,7 +372,7 @@ class Turn:
     def _closed(self, closed: Closed, outcome: TurnOutcome, text: str) -> None:
         self._end = TurnEnd(
             outcome=outcome,
-            text="\n\n".join((*self._said, text)),
+            text=transcript.spoken((*self._said, text)),
             exchange=tuple(self._exchange) if outcome == "answered" else (),
         )
         self._services.announce(closed.outbound)

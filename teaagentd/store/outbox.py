@@ -10,7 +10,7 @@ import orjson
 from teaagentd.store import inbox, parts
 from teaagentd.store.sessions import key_text
 from teaagentd.store.values import Letter
-from teaagentd.transcript import clean_text
+from teaagentd.transcript import clean_text, spoken
 from teaagentd.types import Address, OutboundKind, OutboundMessage, SessionKey
 
 _ADD = """
@@ -31,6 +31,10 @@ _REPLIES = f"""
 """
 _UNDELIVERED = f"""
     SELECT {_COLUMNS} {_SOURCE} WHERE o.channel = ? AND o.state = 'pending' ORDER BY o.id
+"""
+_NOTICES = """
+    SELECT content FROM outbox
+    WHERE turn = ? AND kind = 'notice' AND channel = ? AND chat_id = ? ORDER BY id
 """
 _CHANNELS = "SELECT DISTINCT channel FROM outbox WHERE state = 'pending' ORDER BY channel"
 _IS_PENDING = "SELECT channel, chat_id FROM outbox WHERE id = ? AND state = 'pending'"
@@ -56,8 +60,12 @@ def add(
     now: int,
 ) -> OutboundMessage:
     """A new text; `turn` is the number and the id of the turn it comes from, `answers` the inbox
-    rows that it answers. On a `pull` channel being there is its delivery."""
+    rows that it answers. On a `pull` channel being there is its delivery. An answer that says
+    only what the turn's notices told the address counts as sent with them (answered-once)."""
     content = clean_text(content)
+    state = "available" if pull else "pending"
+    if turn is not None and kind == "final" and not pull:
+        state = "sent" if content == _told(connection, turn[0], address) else "pending"
     cursor = connection.execute(
         _ADD,
         (
@@ -68,7 +76,7 @@ def add(
             kind,
             content,
             orjson.dumps(answers).decode(),
-            "available" if pull else "pending",
+            state,
             now,
         ),
     )
@@ -84,6 +92,12 @@ def add(
         content=content,
         created_at=now,
     )
+
+
+def _told(connection: sqlite3.Connection, turn: int, address: Address) -> str | None:
+    """What the notices of `turn` to `address` say together, if there are any."""
+    rows = connection.execute(_NOTICES, (turn, address.channel, address.chat_id)).fetchall()
+    return spoken([content for (content,) in rows]) if rows else None
 
 
 def replies(

@@ -84,6 +84,17 @@ def test_an_interim_answer_and_a_notice_are_shown_and_the_next_stream_is_apart()
     assert sheet.ids == [1, 2, 3]
 
 
+def test_an_answer_that_only_repeats_the_notices_is_not_shown_again() -> None:
+    sheet = Sheet()
+    sheet.screen.reply(reply("Half done", kind="notice", number=1))
+    sheet.screen.reply(reply("Done", kind="notice", number=2))
+    sheet.screen.reply(reply("Half done\n\nDone", number=3))
+    sheet.screen.phase("t", "done", "")
+    sheet.screen.reply(reply("Done", number=4))
+    assert sheet.text.count("Done") == 2
+    assert sheet.ids == [1, 2, 3, 4]
+
+
 def test_two_turns_do_not_mix() -> None:
     sheet = Sheet()
     sheet.screen.delta("a", "one")

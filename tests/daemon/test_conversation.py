@@ -8,8 +8,10 @@ from itertools import pairwise
 import pytest
 
 from tests.daemon.conftest import Effects, MakeDaemon, Model, roles, said
-from tests.daemon_process import DaemonProcess
+from tests.daemon_process import DaemonProcess, until
 from tests.strict_dialect import Reply
+
+CALL = {"name": "count", "arguments": {"token": "a"}}
 
 
 def test_a_message_is_answered_and_remembered(daemon: DaemonProcess, model: Model) -> None:
@@ -191,43 +193,43 @@ def test_sessions_do_not_mix(make_daemon: MakeDaemon, model: Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "script", "said_before"),
+    ("name", "script", "expected"),
     [
-        ("empty", [{"calls": [{"name": "count", "arguments": {"token": "a"}}]}, ""], []),
+        ("empty", [{"calls": [CALL]}, ""], None),
         (
             "only reasoning",
             [
-                {"calls": [{"name": "count", "arguments": {"token": "a"}}]},
+                {"calls": [CALL]},
                 {"text": "", "reasoning": "Hm."},
             ],
-            [],
+            None,
         ),
         (
             "text beside the call",
             [
-                {"text": "It is done.", "calls": [{"name": "count", "arguments": {"token": "a"}}]},
+                {"text": "It is done.", "calls": [CALL]},
                 "",
             ],
-            ["It is done."],
+            "It is done.",
         ),
         (
             "blank",
-            [{"calls": [{"name": "count", "arguments": {"token": "a"}}]}, " \u200b\n"],
-            [],
+            [{"calls": [CALL]}, " \u200b\n"],
+            None,
         ),
     ],
 )
 def test_an_empty_answer_is_asked_for_once_more(
-    daemon: DaemonProcess, model: Model, name: str, script: list[Reply], said_before: list[str]
+    daemon: DaemonProcess, model: Model, name: str, script: list[Reply], expected: str | None
 ) -> None:
-    """Without tools, not stored; then a report of what was done, and what was said on the
-    way is told once, when it was said. (HKUDS/nanobot#235, #2580, #4002)"""
+    """Without tools, not stored; then the text said earlier, else a report of what was done.
+    (HKUDS/nanobot#235, #2580, #4002)"""
     model.script([*script, {"text": "", "times": 1}])
     answer = daemon.ask("anna", "count for me")
-    assert "count" in answer
-    notices = [one for one in daemon.all_replies("api:anna") if one["kind"] == "notice"]
-    assert [one["content"] for one in notices] == said_before
-    assert not any(text in answer for text in said_before)
+    if expected is None:
+        assert "count" in answer
+    else:
+        assert answer == expected
     bodies = model.requests
     assert len(bodies) == 3
     assert bodies[-1]["tool_choice"] == "none"
@@ -236,6 +238,37 @@ def test_an_empty_answer_is_asked_for_once_more(
     assert len(texts) == 1
     daemon.ask("anna", "and now?")
     assert model.requests[-1]["messages"][: len(bodies[1]["messages"])] == bodies[1]["messages"]
+
+
+def test_what_was_said_beside_the_calls_is_sent_once_if_nothing_follows(
+    make_daemon: MakeDaemon, model: Model, effects: Effects
+) -> None:
+    """To a person on a push channel it is a notice when it is said; the answer that repeats it
+    counts as sent with it."""
+    daemon = make_daemon({"TEAAGENTD_CHANNELS": '{"filebox": {"type": "filebox"}}'})
+    daemon.start()
+    model.script(
+        [
+            {"text": "It is half done.", "calls": [CALL]},
+            {"text": "It is done.", "calls": [CALL]},
+            {"text": "", "times": 2},
+            "And that is new.",
+        ]
+    )
+    for text in ("count for me", "and now?"):
+        sent = len(effects.notes("sent"))
+        daemon.post("bob", text, channel="filebox")
+        until("it is answered", lambda sent=sent: len(effects.notes("sent")) > sent)
+        until("it is quiet", lambda: not daemon.status()["turns"])
+    until("all is sent", lambda: daemon.status()["outbox"]["depth"] == 0)
+    told = [one["content"] for one in effects.notes("sent")]
+    assert told == ["It is half done.", "It is done.", "And that is new."]
+    replies = [one for one in daemon.all_replies("filebox:bob") if one["kind"] != "notice"]
+    assert [one["content"] for one in replies] == [
+        "It is half done.\n\nIt is done.",
+        "And that is new.",
+    ]
+    assert all(len(one["message_ids"]) == 1 for one in replies)
 
 
 def test_an_empty_answer_that_is_mended_is_the_answer(daemon: DaemonProcess, model: Model) -> None:

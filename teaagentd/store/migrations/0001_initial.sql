@@ -55,6 +55,7 @@ CREATE TABLE outbox (
 
 CREATE INDEX outbox_session ON outbox (session, id);
 CREATE INDEX outbox_pending ON outbox (channel, id) WHERE state = 'pending';
+CREATE INDEX outbox_notices ON outbox (turn) WHERE kind = 'notice';
 CREATE INDEX outbox_dead ON outbox (id) WHERE state = 'dead';
 
 CREATE TABLE parts (
