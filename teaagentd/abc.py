@@ -144,7 +144,8 @@ class MemoryEngine(Protocol):
 class RunJournal(Protocol):
     """What a run tells of itself, before it goes on. A turn of the loop keeps it in the store;
     a library run in its own database. Every method returns after its commit and raises
-    `TurnEnded` if the turn was closed meanwhile: the run then ends without another word.
+    `TurnEnded` if the turn was closed meanwhile, `attempts` booked all the same: the run then
+    ends without another word.
     """
 
     async def decided(

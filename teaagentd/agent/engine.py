@@ -43,6 +43,9 @@ from teaagentd.types import (
 
 log = structlog.get_logger()
 
+CANCELLED = "Cancelled"
+"""The error of an attempt whose request was given up; what it cost is unknown."""
+
 
 class Unwatched:
     """A `Watcher` for runs that nobody looks at."""
@@ -141,11 +144,13 @@ class ModelDecisionEngine:
         answer_only: bool = False,
         cache_key: str | None = None,
         purpose: str = "turn",
+        attempts: list[Attempt] | None = None,
     ) -> Decided:
         """The next decision about `history`. With `answer_only` it is a `FinalAnswer`.
 
-        Its content may be blank. Raises a `ProviderError` whose `attempts` are all that were
-        made here; cancellation ends the open request.
+        Its content may be blank. Each request is added to `attempts` as it ends, whatever ends
+        it. Raises a `ProviderError` whose `attempts` are all that were made here; cancellation
+        ends the open request.
         """
         watcher = watcher or Unwatched()
         dialect = self.dialect()
@@ -155,7 +160,8 @@ class ModelDecisionEngine:
             tools=self._registry.specs,
             answer_only=answer_only,
         )
-        attempts: list[Attempt] = []
+        attempts = [] if attempts is None else attempts
+        before = len(attempts)
         usages: list[Usage] = []
         show = _Show(watcher)
         for tried in range(self.max_parse_retries + 1):
@@ -166,7 +172,11 @@ class ModelDecisionEngine:
                 cache_key=cache_key,
                 purpose=purpose,
             )
-            response = await self._complete(request, dialect, show, watcher, attempts)
+            try:
+                response = await self._complete(request, dialect, show, watcher, attempts)
+            except ProviderError as error:
+                error.attempts = tuple(attempts[before:])
+                raise
             usages.append(response.usage)
             try:
                 decision = dialect.read(response, ask)
@@ -185,7 +195,7 @@ class ModelDecisionEngine:
         return Decided(
             decision=decision,
             message=dialect.message(response, decision),
-            attempts=tuple(attempts),
+            attempts=tuple(attempts[before:]),
             usages=tuple(usages),
             finish_reason=response.finish_reason,
         )
@@ -235,20 +245,21 @@ class ModelDecisionEngine:
         started_at, began = self._clock.now_ms(), self._clock.monotonic()
         try:
             response = await self.adapter.complete(request, dialect.listen(show))
+        except anyio.get_cancelled_exc_class():
+            attempts.append(self._attempt(request, None, CANCELLED, started_at, began))
+            raise
         except ProviderError as error:
             show.void()
             name = type(error).__name__
             attempts.extend(
                 error.attempts or (self._attempt(request, None, name, started_at, began),)
             )
-            error.attempts = tuple(attempts)
             raise
         attempts.extend(
             response.attempts or (self._attempt(request, response.usage, None, started_at, began),)
         )
         if unusable := _unusable(response, request):
             show.void()
-            unusable.attempts = tuple(attempts)
             raise unusable
         return replace(
             response,

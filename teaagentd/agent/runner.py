@@ -71,6 +71,12 @@ class AgentRunner:
         self._place = place
         self._watcher = watcher or Unwatched()
         self._limits = limits or RunLimits()
+        self._attempts: list[Attempt] = []
+
+    def unbooked(self) -> Sequence[Attempt]:
+        """The requests to the model that are not in the journal yet; after a cancellation its
+        owner books them."""
+        return tuple(self._attempts)
 
     async def run(self, *, system: str, history: Sequence[LLMMessage]) -> RunOutcome:
         """Go on from `history`, whose last message is the user's or a tool's. Raises only what
@@ -82,6 +88,8 @@ class AgentRunner:
             except ProviderError as error:
                 await self._fail(run, error)
         except TurnEnded:
+            # A journal books what it is told also when it refuses the rest.
+            self._attempts.clear()
             run.end("ended", "")
         return run.outcome()
 
@@ -108,9 +116,9 @@ class AgentRunner:
                     watcher=self._watcher,
                     answer_only=run.last_pass or nudge is not None,
                     cache_key=str(self._place.session_key),
+                    attempts=self._attempts,
                 )
             except ProviderError as error:
-                run.attempts.extend(error.attempts)
                 if isinstance(error, ContextOverflow) and await self._shorten(run):
                     continue
                 raise
@@ -130,7 +138,8 @@ class AgentRunner:
 
     async def _call(self, run: _Run, message: LLMMessage, decision: ToolCalls) -> None:
         """One round: the decision, its calls side by side, then what arrived meanwhile."""
-        await self._journal.decided(message, decision.notice, tuple(run.attempts))
+        await self._journal.decided(message, decision.notice, self.unbooked())
+        self._attempts.clear()
         run.decided(message, decision.notice)
         allowed = self._limits.max_tool_calls - run.tool_calls
         finished = await self._toolbox.run(
@@ -172,8 +181,9 @@ class AgentRunner:
         if blank:
             message = await self._ask_again(run)
         folded = await self._journal.close_or_fold(
-            message, tuple(run.attempts), rounds_left=run.exhausted() is None
+            message, self.unbooked(), rounds_left=run.exhausted() is None
         )
+        self._attempts.clear()
         run.answered(message)
         if folded:
             run.take_in(folded)
@@ -199,8 +209,8 @@ class AgentRunner:
             await self._close(run, wording.failure(error), "failed")
 
     async def _close(self, run: _Run, text: str, status: Literal["limit", "failed"]) -> None:
-        await self._journal.close(text, status, tuple(run.attempts))
-        run.attempts = []
+        await self._journal.close(text, status, self.unbooked())
+        self._attempts.clear()
         run.end(status, text)
 
 
@@ -218,8 +228,6 @@ class _Run:
     limits: RunLimits
     system: str
     messages: list[LLMMessage]
-    attempts: list[Attempt] = field(default_factory=list)
-    """Not in the journal yet."""
     status: RunStatus | None = None
     text: str = ""
     last_pass: bool = False
@@ -244,12 +252,10 @@ class _Run:
         return None
 
     def count(self, decided: Decided) -> None:
-        self.attempts.extend(decided.attempts)
         self.usages.extend(decided.usages)
         self.iterations += len(decided.usages)
 
     def decided(self, message: LLMMessage, notice: str | None) -> None:
-        self.attempts = []
         self.messages.append(message)
         if notice:
             self.notices.append(notice)
@@ -275,7 +281,6 @@ class _Run:
         self.repetitions = self.repetitions + 1 if repeated else 1
 
     def answered(self, message: LLMMessage) -> None:
-        self.attempts = []
         self.messages.append(message)
         self.notices.clear()
         self.done.clear()

@@ -122,6 +122,7 @@ class Turn:
         self._waits_for_slot = False
         self._begun: Begun | None = None
         self._end: TurnEnd | None = None
+        self._runner: AgentRunner | None = None
         self._said: list[str] = []
         self._exchange: list[LLMMessage] = []
         self._running_calls: set[str] = set()
@@ -215,8 +216,8 @@ class Turn:
         assert self._begun is not None
         history = self._begun.history
         prompt = await self._services.context.system_prompt(history, history[-1])
-        runner = self._services.make_runner(self)
-        await runner.run(system=prompt.static, history=history)
+        self._runner = self._services.make_runner(self)
+        await self._runner.run(system=prompt.static, history=history)
         if self._end is None:
             # The run met the fence: the store has closed this turn under it.
             self._leaving = "stopped"
@@ -227,13 +228,13 @@ class Turn:
         if self._begun is None or self._end is not None or self._unclosed is not None:
             return
         match self._leaving:
+            case "stopped" if self._unbooked():
+                self._unclosed = (STOPPED, "stopped")  # which only books: the fence is shut
             case "stopped":
                 self._end = TurnEnd(outcome="stopped", text=STOPPED)
             case "timeout":
-                self._unclosed = (
-                    TIMED_OUT.format(limit=_spoken(self._services.timeout_s)),
-                    "timeout",
-                )
+                limit = _spoken(self._services.timeout_s)
+                self._unclosed = (TIMED_OUT.format(limit=limit), "timeout")
             case "failed":
                 self._unclosed = (BROKE, "failed")
             case _ if self.origin in ("bus", "cron", "job"):
@@ -245,17 +246,19 @@ class Turn:
     async def _park(self) -> None:
         """A planned end: the next start goes on with the turn and does not count this one."""
         try:
-            await self._store.park(self.id)
+            await self._store.park(self.id, attempts=self._unbooked())
         except StoreError as error:
             log.error("turn_not_parked", error=str(error))
+
+    def _unbooked(self) -> Sequence[Attempt]:
+        return self._runner.unbooked() if self._runner is not None else ()
 
     async def _close_once(self) -> None:
         if self._unclosed is None:
             return
-        text, outcome = self._unclosed
         try:
-            await self.close(text, outcome, ())
-            log.info("turn_closed", outcome=outcome)
+            await self.close(*self._unclosed, self._unbooked())
+            log.info("turn_closed", outcome=self._unclosed[1])
         except TurnEnded:
             self._end = TurnEnd(outcome="stopped", text=STOPPED)
         except StoreError as error:

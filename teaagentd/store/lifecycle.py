@@ -105,9 +105,11 @@ def resume(
     return _begun(turn, attempt, history, inbox.unanswered(connection, turn.number), told)
 
 
-def park(connection: sqlite3.Connection, turn_id: str) -> None:
+def park(connection: sqlite3.Connection, turn_id: str, attempts: Sequence[Attempt]) -> None:
     """A planned end of the process: taking the turn up again does not count. Raises `TurnEnded`."""
-    turns.park(connection, turns.fence(connection, turn_id))
+    turn = turns.fence(connection, turn_id)
+    usage.book(connection, attempts, turn.number)
+    turns.park(connection, turn)
 
 
 def fold(connection: sqlite3.Connection, turn_id: str, intake: Intake, *, now: int) -> Folded:

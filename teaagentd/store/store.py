@@ -193,9 +193,11 @@ class Store:
             ),
         )
 
-    async def park(self, turn_id: str) -> None:
+    async def park(self, turn_id: str, *, attempts: Sequence[Attempt] = ()) -> None:
         """A planned shutdown: the next `resume` does not count. Raises `TurnEnded`."""
-        await self._write("T1.park", lambda connection: lifecycle.park(connection, turn_id))
+        await self._write(
+            "T1.park", lambda connection: lifecycle.park(connection, turn_id, attempts)
+        )
 
     # -- T2 and T3: rounds of calls -----------------------------------------------------
 

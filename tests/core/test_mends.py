@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -11,11 +12,11 @@ from teaagentd.abc import SystemClock, ToolContext
 from teaagentd.core.activity import ActivityFeed, Reply
 from teaagentd.core.gate import Gate
 from teaagentd.errors import StoreUnavailable
+from teaagentd.store import Store
 from teaagentd.testing import ScriptedModel
 from teaagentd.types import (
     Address,
     JsonObject,
-    LLMResponse,
     OutboundMessage,
     Phase,
     SessionKey,
@@ -196,19 +197,51 @@ async def test_a_stop_that_cannot_be_kept_stops_all_the_same(
         assert tool.ended == 1
 
 
-async def test_p14_what_was_said_beside_the_calls_is_not_said_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["stop", "timeout", "shutdown"])
+async def test_the_request_that_an_ending_gives_up_is_booked_once(
+    tmp_path: Path, ending: str
+) -> None:
     tool = Blocking()
     tool.let_go.set()
-    beside = LLMResponse(
-        content="beside", tool_calls=(call(),), finish_reason="tool_calls", provider="scripted"
-    )
-    model = ScriptedModel([beside, "", "", beside, "", ""])
-    async with running(tmp_path, model, tools=[tool]) as rig:
-        await rig.reply_to(await rig.say("go"))
-        said = [reply.content for reply in await rig.replies()]
-        assert said.count("beside") == 1
-        assert len(said) == 2
-        assert await rig.loop.process_direct("go", "nobody:reads") == "beside"
+    model = ScriptedModel([call(), held("never", anyio.Event())])
+    limit_s = 0.5 if ending == "timeout" else 60.0
+    async with running(tmp_path, model, tools=[tool], turn_timeout_s=limit_s) as rig:
+        await rig.say("work")
+        await model.wait_asked(2)
+        [turn] = rig.loop.live()
+        if ending == "stop":
+            await rig.say("/stop")
+        if ending != "shutdown":
+            await rig.quiet()
+    store = await Store.open(tmp_path / "state.db", clock=SystemClock())
+    try:
+        record = await store.turn(turn.id)
+        assert record is not None
+        assert (record.requests, record.parked) == (2, ending == "shutdown")
+        assert record.usage.input_tokens is None, "what was given up cost nobody knows what"
+    finally:
+        await store.aclose()
+
+
+async def test_the_requests_of_an_answer_that_came_after_the_stop_are_booked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence refuses the answer and books it."""
+    model = ScriptedModel(["too late"])
+    async with running(tmp_path, model) as rig:
+        real = rig.store.close_or_fold
+
+        async def late(*args: Any, **kwargs: Any) -> object:
+            closed = await rig.store.close(args[0], text="Stopped.", outcome="stopped", attempts=())
+            rig.dispatcher.announce(closed.outbound)
+            return await real(*args, **kwargs)
+
+        monkeypatch.setattr(rig.store, "close_or_fold", late)
+        reply = await rig.reply_to(await rig.say("work"))
+        await rig.quiet()
+        record = await rig.store.turn(reply.turn_id or "")
+        assert record is not None
+        assert (record.outcome, record.requests) == ("stopped", 1)
 
 
 async def test_a_subscriber_that_does_not_read_holds_little_text() -> None:
