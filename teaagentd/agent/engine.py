@@ -209,6 +209,24 @@ class ModelDecisionEngine:
         attempts: list[Attempt],
     ) -> LLMResponse:
         """One reply, tried again while it fails in passing."""
+        watcher.phase(Phase.THINKING)
+        try:
+            return await self._once(request, dialect, show, attempts)
+        except (ProviderUnavailable, RateLimited) as error:
+            failed = error
+        return await self._again(request, dialect, show, watcher, attempts, failed)
+
+    async def _again(
+        self,
+        request: LLMRequest,
+        dialect: Dialect,
+        show: _Show,
+        watcher: Watcher,
+        attempts: list[Attempt],
+        failed: ProviderUnavailable | RateLimited,
+    ) -> LLMResponse:
+        """The tries after one that `failed`. Apart, because making ready for them costs more
+        than all else that is done here for a request."""
         policy = self._retry
         next_wait_s = 0.0
 
@@ -234,8 +252,9 @@ class ModelDecisionEngine:
         async for attempt in retrying:
             with attempt:
                 next_wait_s = attempt.next_wait
-                again = f"try {attempt.num} of {policy.attempts}" if attempt.num > 1 else ""
-                watcher.phase(Phase.THINKING, again)
+                if attempt.num == 1:
+                    raise failed
+                watcher.phase(Phase.THINKING, f"try {attempt.num} of {policy.attempts}")
                 return await self._once(request, dialect, show, attempts)
         raise AssertionError("a retry context ends by returning or raising")
 

@@ -94,17 +94,17 @@ class Answer:
         brought the answer forward at all (text, reasoning, a piece of a call, the end)."""
         if isinstance(model := chunk.get("model"), str) and model:
             self.model = model
-        if isinstance(usage := chunk.get("usage"), Mapping):
+        if isinstance(usage := chunk.get("usage"), dict):
             self.usage = read_usage(usage)
         choices = chunk.get("choices")
-        if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
+        if not isinstance(choices, list) or not choices:
             return "", False
         choice = choices[0]
-        if not isinstance(choice, Mapping):
+        if not isinstance(choice, dict):
             return "", False
         text, forward = "", False
         delta = choice.get("delta") or choice.get("message")
-        if isinstance(delta, Mapping):
+        if isinstance(delta, dict):
             text, forward = self._add_delta(delta)
         if isinstance(word := choice.get("finish_reason"), str) and word:
             self.finish_word = word
@@ -118,9 +118,9 @@ class Answer:
         if reasoning:
             self._reasoning.append(reasoning)
         calls = delta.get("tool_calls")
-        if isinstance(calls, Sequence) and not isinstance(calls, str):
+        if isinstance(calls, list):
             for call in calls:
-                if isinstance(call, Mapping):
+                if isinstance(call, dict):
                     self._add_call(call)
         return self._say(text), bool(text or reasoning or calls)
 
@@ -146,7 +146,7 @@ class Answer:
 
     def _add_call(self, piece: Mapping[str, object]) -> None:
         function = piece.get("function")
-        if not isinstance(function, Mapping):
+        if not isinstance(function, dict):
             function = {}
         call_id = piece.get("id")
         call_id = call_id if isinstance(call_id, str) else ""
@@ -155,7 +155,7 @@ class Answer:
         index = piece.get("index")
         index = index if isinstance(index, int) and not isinstance(index, bool) else None
         arguments = function.get("arguments")
-        if isinstance(arguments, Mapping):
+        if isinstance(arguments, dict):
             arguments = json.dumps(arguments)
         text = arguments if isinstance(arguments, str) else ""
         call = self._target(call_id, name, index, text)
@@ -201,8 +201,8 @@ def _text(value: object) -> str:
     """Text that may also come as a list of typed parts."""
     if isinstance(value, str):
         return value
-    if isinstance(value, Sequence) and not isinstance(value, bytes):
-        parts = [part.get("text") for part in value if isinstance(part, Mapping)]
+    if isinstance(value, list):
+        parts = [part.get("text") for part in value if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))
     return ""
 
@@ -289,7 +289,7 @@ def clean_object(value: Mapping[str, object]) -> JsonObject:
 def _clean_value(value: object) -> Json:
     if isinstance(value, str):
         return clean_text(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return clean_object(value)
     if isinstance(value, list):
         return [_clean_value(item) for item in value]
@@ -323,7 +323,7 @@ def _distinct(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
 def read_usage(usage: Mapping[str, object]) -> Usage:
     """Tokens as a server counts them; a figure that it does not give stays unknown."""
     prompt, completion = (
-        part if isinstance(part := usage.get(name), Mapping) else {}
+        part if isinstance(part := usage.get(name), dict) else {}
         for name in ("prompt_tokens_details", "completion_tokens_details")
     )
     cached = _count(prompt.get("cached_tokens"))

@@ -56,12 +56,12 @@ def read_refusal(body: object, status: int | None = None) -> Refusal | None:
     """The error in `body` (parsed JSON, or text), or None when it holds none."""
     if isinstance(body, str):
         return Refusal(status=status, code="", message=body) if body or status else None
-    if not isinstance(body, Mapping):
+    if not isinstance(body, dict):
         return Refusal(status=status, code="", message="") if status else None
     error = body.get("error")
     if not error and body.get("type") != "error" and status is None:
         return None
-    inner = error if isinstance(error, Mapping) else body
+    inner = error if isinstance(error, dict) else body
     words = [inner.get(name) for name in ("code", "type", "status")]
     message = inner.get("message") or inner.get("detail")
     if isinstance(error, str):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from teaagentd.store import calls, ending, inbox, sessions, transcripts, turns, usage
+from teaagentd.store.recent import KnownHistory
 from teaagentd.store.turns import TurnRow
 from teaagentd.store.values import Begun, Closed, Folded, NewTurn, NoteRenderer
 from teaagentd.transcript import estimate_message_tokens, estimate_request_tokens
@@ -37,10 +38,11 @@ def begin(
     new: NewTurn,
     intake: Intake,
     *,
+    known: KnownHistory | None,
     pull: frozenset[str],
     now: int,
 ) -> Begun | None:
-    """T1. None for a bus turn when nothing is pending."""
+    """T1. None for a bus turn when nothing is pending. What is `known` is not read again."""
     waiting: tuple[InboxRow, ...] = ()
     if new.origin == "bus":
         session = sessions.find(connection, new.key)
@@ -57,7 +59,7 @@ def begin(
     outbound = _close_left_over(connection, session.id, pull=pull, now=now)
     sessions.touch(connection, session.id, now)
     turn = turns.add(connection, new, session, now)
-    history = transcripts.history(connection, session) if turn.keeps_messages else ()
+    history = transcripts.history(connection, session, known) if turn.keeps_messages else ()
     claimed: tuple[InboxRow, ...] = ()
     if waiting or new.opening is None:
         claimed, added = _take_in(connection, turn, waiting, intake, history, now)

@@ -22,6 +22,7 @@ from teaagentd.store import (
 from teaagentd.store.admission import Order
 from teaagentd.store.database import Database
 from teaagentd.store.lifecycle import Intake
+from teaagentd.store.recent import RecentHistories
 from teaagentd.store.values import (
     Accepted,
     Begun,
@@ -83,6 +84,7 @@ class Store:
         self._now = clock.now_ms
         self._max_pending = max_pending
         self._pull = pull_channels
+        self._recent = RecentHistories()
 
     @classmethod
     async def open(
@@ -174,12 +176,16 @@ class Store:
         what is returned holds what its people were told.
         """
         intake = Intake(upto=upto, budget_tokens=budget_tokens, note=note)
-        return await self._write(
+        known = self._recent.get(turn.key)
+        begun = await self._write(
             "T1.begin",
             lambda connection: lifecycle.begin(
-                connection, turn, intake, pull=self._pull, now=self._now()
+                connection, turn, intake, known=known, pull=self._pull, now=self._now()
             ),
         )
+        if begun is not None:
+            self._recent.keep(begun)
+        return begun
 
     async def resume(self, turn_id: str, *, notice: str | None, failed: str) -> Begun | Closed:
         """T1 for a turn that the last process left running. The attempt is counted unless the

@@ -15,6 +15,7 @@ import orjson
 import structlog
 
 from teaagentd.store.codec import dump_attachments, dump_calls, load_attachments, load_calls
+from teaagentd.store.recent import KnownHistory
 from teaagentd.store.sessions import SessionRow
 from teaagentd.store.turns import TurnRow
 from teaagentd.transcript import clean_text
@@ -38,6 +39,13 @@ _HISTORY_AT_ONCE = """
     SELECT json_group_array(json_array(id, role, content, note, inbox, tool_calls, tool_call_id,
         name, raw, reasoning, model, attachments, place, position))
     FROM (SELECT * FROM messages WHERE session = ? AND place >= ? ORDER BY place, position)
+"""
+_KNOWN = """
+    SELECT m.place, t.id, (
+        SELECT count(*) FROM messages
+        WHERE session = m.session AND place BETWEEN :from AND m.place
+    )
+    FROM messages m JOIN turns t ON t.number = m.turn WHERE m.id = :id AND m.session = :session
 """
 _PAGE = f"""
     SELECT * FROM (
@@ -124,13 +132,33 @@ def from_inbox(row: InboxRow, note: str | None) -> LLMMessage:
     )
 
 
-def history(connection: sqlite3.Connection, session: SessionRow) -> tuple[LLMMessage, ...]:
-    """The live history. A row that cannot be read is there as a message that says so.
+def history(
+    connection: sqlite3.Connection, session: SessionRow, known: KnownHistory | None = None
+) -> tuple[LLMMessage, ...]:
+    """The live history. A row that cannot be read is there as a message that says so. What is
+    `known` and still stands is not read again.
 
     It comes in one row: each step of a statement gives up the interpreter's lock, and beside a
     busy event loop a thread waits for it each time.
     """
-    where = (session.id, session.live_from)
+    if known is not None and (place := _end_of(connection, session, known)) is not None:
+        return (*known.messages, *_from_place(connection, session, place + 1))
+    return _from_place(connection, session, session.live_from)
+
+
+def _end_of(connection: sqlite3.Connection, session: SessionRow, known: KnownHistory) -> int | None:
+    """The place of the last known message, if the live history begins with what is known."""
+    where = {"id": known.messages[-1].id, "session": session.id, "from": session.live_from}
+    found = connection.execute(_KNOWN, where).fetchone()
+    if found is None or found[1:] != (known.turn_id, len(known.messages)):
+        return None
+    return int(found[0])
+
+
+def _from_place(
+    connection: sqlite3.Connection, session: SessionRow, place: int
+) -> tuple[LLMMessage, ...]:
+    where = (session.id, place)
     try:
         (text,) = connection.execute(_HISTORY_AT_ONCE, where).fetchone()
         rows: Iterable[_Values] = orjson.loads(text)

@@ -176,21 +176,25 @@ class Writer:
 
     def _together(self, connection: sqlite3.Connection, batch: Sequence[Operation[object]]) -> None:
         """All of `batch` in one transaction. Raises `sqlite3.Error` when it is undone whole."""
-        execute = connection.execute
+        execute, alone = connection.execute, len(batch) == 1
         execute("BEGIN IMMEDIATE")
         for operation in batch:
-            execute("SAVEPOINT operation")
+            if not alone:
+                execute("SAVEPOINT operation")
             before = connection.total_changes
             try:
                 operation.result = operation.run(connection)
             except Exception as error:
                 if spoils_transaction(error) or not connection.in_transaction:
                     raise
-                execute("ROLLBACK TO operation")
+                execute("ROLLBACK" if alone else "ROLLBACK TO operation")
                 operation.error = self._worded(operation, error)
+                if alone:
+                    return
             else:
                 operation.changed = connection.total_changes != before
-            execute("RELEASE operation")
+            if not alone:
+                execute("RELEASE operation")
         hook = self._on_commit
         changed = [operation.name for operation in batch if operation.changed] if hook else ()
         for name in changed:

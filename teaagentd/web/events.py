@@ -44,7 +44,7 @@ class EventStream(Response):
         async with self._subscription:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await _send_chunk(send, _BEGIN)
-            await self._waits.attend(receive, partial(self._show, send))
+            await self._waits.attend(scope, partial(self._show, send))
         with anyio.move_on_after(_LAST_WORD_S):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -70,7 +70,7 @@ class Messages:
         found: tuple[OutboundMessage, ...] | None
         if wait_s:
             found = await self._waits.attend(
-                request.receive, lambda: self._await_replies(key, after, limit, wait_s)
+                request.scope, lambda: self._await_replies(key, after, limit, wait_s)
             )
         else:
             found = await self._dispatcher.replies(key, after=after, limit=limit)

@@ -61,10 +61,12 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above has it
         self.server_state.no_connections.clear()
+        self._waits = LongWaits()
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._waits.end()
         if not self.connections:
             self.server_state.no_connections.set()
 
@@ -79,6 +81,7 @@ class _Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self.server_state.refresh()
         super().on_message_begin()
+        self.scope["extensions"] = self._waits.extension()
 
     def on_headers_complete(self) -> None:
         self._head_bytes = None

@@ -6,41 +6,40 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
-from starlette.types import Receive
-
-from teaagentd.errors import TeaAgentError
+from starlette.types import Scope
 
 T = TypeVar("T")
 
+_EXTENSION = "teaagentd.client"
+
 
 class LongWaits:
-    """Every long wait of one server. All belong to its event loop."""
+    """The long waits of one server, or of one client of it. All belong to its event loop."""
 
     def __init__(self) -> None:
         self._scopes: set[anyio.CancelScope] = set()
         self._over = False
 
-    async def attend(self, receive: Receive, call: Callable[[], Awaitable[T]]) -> T | None:
+    async def attend(self, request: Scope, call: Callable[[], Awaitable[T]]) -> T | None:
         """What `call` returns; None if the client left or the server ends before it does.
         Raises what `call` raises."""
-        if self._over:
+        client = _client_of(request)
+        if self._over or client._over:
             return None
-        result: T | None = None
-        failure: TeaAgentError | None = None
-        async with anyio.create_task_group() as tasks:
-            self._scopes.add(tasks.cancel_scope)
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            client._scopes.add(scope)
             try:
-                tasks.start_soon(_until_gone, receive, tasks.cancel_scope)
-                result = await call()
-            except TeaAgentError as error:
-                # Raised outside, as the task group would wrap it.
-                failure = error
+                return await call()
             finally:
-                self._scopes.discard(tasks.cancel_scope)
-                tasks.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        return result
+                self._scopes.discard(scope)
+                client._scopes.discard(scope)
+        return None
+
+    def extension(self) -> dict[str, dict[object, object]]:
+        """The ASGI extension of a client's requests, by which their waits end with it. To wait
+        for the message that a client has left would take a task for each request."""
+        return {_EXTENSION: {"waits": self}}
 
     def end(self) -> None:
         """End them all now, and those that come."""
@@ -49,7 +48,7 @@ class LongWaits:
             scope.cancel()
 
 
-async def _until_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
+def _client_of(request: Scope) -> LongWaits:
+    client = request["extensions"][_EXTENSION]["waits"]
+    assert isinstance(client, LongWaits)
+    return client

@@ -165,7 +165,7 @@ async def test_lone_surrogates_never_reach_the_file(store: Store) -> None:
 
 
 async def test_a_row_that_cannot_be_read_names_itself_and_hides_no_other(
-    store: Store, path: Path
+    store: Store, path: Path, clock: ManualClock
 ) -> None:
     # PrimeIntellect-ai/prime-agent#1785
     turn = await started(store, "go")
@@ -175,6 +175,8 @@ async def test_a_row_that_cannot_be_read_names_itself_and_hides_no_other(
     with database(path) as other:
         other.execute("UPDATE messages SET tool_calls = '[{\"id\": 1' WHERE role = 'assistant'")
         other.execute("UPDATE messages SET content = CAST(x'6869ff' AS TEXT) WHERE role = 'user'")
+    await store.aclose()
+    store = await Store.open(path, clock=clock)
     following = await started(store, "still there?")
     contents = [content for _, content in told(following.history)]
     assert contents[0] == "hi�"
@@ -184,6 +186,7 @@ async def test_a_row_that_cannot_be_read_names_itself_and_hides_no_other(
     assert contents[-1] == "still there?"
     assert legal(following.history)[0].role == "user"
     assert len(await store.transcript(KEY)) == 5
+    await store.aclose()
 
 
 async def test_only_the_last_round_of_what_is_saved_may_be_open(store: Store, path: Path) -> None:

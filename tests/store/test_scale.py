@@ -13,6 +13,7 @@ from teaagentd.store import admission, delivery, lifecycle, rounds
 from teaagentd.store.admission import Order
 from teaagentd.store.lifecycle import Intake
 from teaagentd.store.opening import open_writer
+from teaagentd.store.recent import KnownHistory
 from teaagentd.store.values import Begun, Closed, NewTurn
 from teaagentd.types import LLMMessage, Receipt, SessionKey, ToolCall
 from tests.store.steps import answer, attempt, no_note, result, said
@@ -28,13 +29,15 @@ def connection(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def one_life(connection: sqlite3.Connection, name: str, key: SessionKey = CHAT) -> None:
-    """Every commit point that a message can pass."""
+def one_life(
+    connection: sqlite3.Connection, name: str, known: KnownHistory | None = None
+) -> KnownHistory:
+    """Every commit point that a message can pass; the history that it began with."""
+    key = CHAT
     message = said("hi", channel=key.channel, chat_id=key.chat_id, external_id=name)
     admission.accept(connection, message, max_pending=100, now=1)
-    begun = lifecycle.begin(
-        connection, NewTurn(id=name, key=key, origin="bus"), INTAKE, pull=PULL, now=1
-    )
+    new = NewTurn(id=name, key=key, origin="bus")
+    begun = lifecycle.begin(connection, new, INTAKE, known=known, pull=PULL, now=1)
     assert isinstance(begun, Begun)
     decision = LLMMessage(
         role="assistant", tool_calls=(ToolCall(id="a", name="tool", arguments={}),)
@@ -54,6 +57,7 @@ def one_life(connection: sqlite3.Connection, name: str, key: SessionKey = CHAT) 
     delivery.finish_part(connection, outbound.id, 0, Receipt(), now=1)
     order = Order(key=key, effect="stop", reply=str, closing="c", note=no_note)
     admission.command(connection, None, order, pull=PULL, now=1)
+    return KnownHistory(turn_id=name, messages=begun.history)
 
 
 def steps(connection: sqlite3.Connection, work: Callable[[], None]) -> int:
@@ -74,7 +78,7 @@ def steps(connection: sqlite3.Connection, work: Callable[[], None]) -> int:
 def test_no_statement_of_a_turn_reads_through_a_table(connection: sqlite3.Connection) -> None:
     statements: list[str] = []
     connection.set_trace_callback(statements.append)
-    one_life(connection, "t")
+    one_life(connection, "u", known=one_life(connection, "t"))
     connection.set_trace_callback(None)
     assert len(set(statements)) > 30
     for sql in sorted(set(statements)):
@@ -98,7 +102,7 @@ def test_a_turn_takes_the_same_work_beside_many_sessions(connection: sqlite3.Con
         message = said("hi", chat_id=str(number), external_id="e")
         admission.accept(connection, message, max_pending=10, now=number)
         turn = NewTurn(id=f"turn {number}", key=key, origin="bus")
-        lifecycle.begin(connection, turn, INTAKE, pull=PULL, now=number)
+        lifecycle.begin(connection, turn, INTAKE, known=None, pull=PULL, now=number)
         if number % 2:
             lifecycle.close_or_fold(
                 connection, turn.id, answer("x"), None, attempts=(attempt(),), pull=PULL, now=2
