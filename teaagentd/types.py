@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -22,6 +23,11 @@ class Address:
     chat_id: str
 
 
+@lru_cache(maxsize=64)
+def _quoted(channel: str) -> str:
+    return quote(channel, safe=" /@+,;=!$&()*")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionKey:
     """The name of one conversation. Its text form is `<channel>:<chat id>`, and reversible:
@@ -31,7 +37,7 @@ class SessionKey:
     chat_id: str
 
     def __str__(self) -> str:
-        return f"{quote(self.channel, safe=' /@+,;=!$&()*')}:{self.chat_id}"
+        return f"{_quoted(self.channel)}:{self.chat_id}"
 
     @classmethod
     def parse(cls, text: str) -> SessionKey:

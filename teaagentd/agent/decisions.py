@@ -19,6 +19,8 @@ from teaagentd.types import Json, JsonObject, ToolCall, ToolSpec
 ANSWER = "answer"
 """The action that is no tool; no tool may have this name."""
 
+_DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords of JSON Schema whose values are data, whatever they look like."""
 _NAME_LIMIT = 64
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _FENCE = re.compile(r"\A\s*```[A-Za-z]*\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
@@ -102,7 +104,30 @@ def decision_schema(
     answer = _form(ANSWER, "text", text)
     if answer_only or not tools:
         return answer
-    return {"anyOf": [answer, *(_form(tool.name, "arguments", tool.parameters) for tool in tools)]}
+    forms = [
+        _form(tool.name, "arguments", _at(tool.parameters, f"#/anyOf/{place}/properties/arguments"))
+        for place, tool in enumerate(tools, start=1)
+    ]
+    return {"anyOf": [answer, *forms]}
+
+
+def _at(schema: JsonObject, place: str) -> JsonObject:
+    """`schema` as a part of another one, at `place`: what refers to its root refers to there. One
+    with an `$id` is a document of its own wherever it stands."""
+    return schema if "$id" in schema else _moved(schema, place)
+
+
+def _moved(schema: JsonObject, place: str) -> JsonObject:
+    moved: dict[str, Json] = {}
+    for name, value in schema.items():
+        if name == "$ref" and isinstance(value, str) and (value == "#" or value[:2] == "#/"):
+            value = place + value[1:]
+        elif isinstance(value, Mapping) and name not in _DATA:
+            value = _moved(value, place)
+        elif isinstance(value, list) and name not in _DATA:
+            value = [_moved(one, place) if isinstance(one, Mapping) else one for one in value]
+        moved[name] = value
+    return moved
 
 
 def _form(action: str, name: str, value: JsonObject) -> JsonObject:

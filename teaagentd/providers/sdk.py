@@ -78,7 +78,8 @@ class Reply:
         response.stream = self._body
         # Whatever the server calls it: a body that is not a stream of events yields none, and
         # is then looked at as a whole.
-        response.headers["content-type"] = "text/event-stream; charset=utf-8"
+        response.headers["content-type"] = "text/event-stream"
+        response.encoding = "utf-8"
 
     async def events(self) -> AsyncIterator[Event]:
         """The events in order; an unfinished last one counts. Raises `TooLong` and what the

@@ -30,6 +30,7 @@ from teaagentd.web.waits import LongWaits
 KEEP_ALIVE_S = 65
 """How long a connection without a request stays open; the only timer, one for each of them."""
 GRACE_S = 5.0
+_READING_S = 1.0
 _ABORT_S = 1.0
 _MAX_HEAD_BYTES = 1 << 20
 
@@ -132,13 +133,16 @@ class HttpServer:
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Take no new request, end streams and long polls now, and give the other requests up
-        to `grace_s` seconds to be answered. What is left then is cancelled."""
+        to `grace_s` seconds to be answered, and a second more to whoever reads slowly. What is
+        left then is cancelled."""
         assert self._server is not None
         self._server.close()
         self._waits.end()
         for connection in list(self._state.connections):
             connection.shutdown()
         with anyio.move_on_after(grace_s):
+            await self._answered()
+        with anyio.move_on_after(_READING_S):
             await self._finished()
         if self._state.tasks or self._state.connections:
             log.warning("requests_cut_off", count=len(self._state.tasks))
@@ -149,10 +153,13 @@ class HttpServer:
             with anyio.move_on_after(_ABORT_S):
                 await self._finished()
 
-    async def _finished(self) -> None:
-        """Every request is answered and every connection closed."""
+    async def _answered(self) -> None:
         while self._state.tasks:
             await asyncio.wait(self._state.tasks)
+
+    async def _finished(self) -> None:
+        """Every request is answered and every connection closed."""
+        await self._answered()
         if self._state.connections:
             await self._state.no_connections.wait()
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from teaagentd.agent.decisions import (
     DecisionContentStreamer,
@@ -21,7 +22,7 @@ from teaagentd.agent.decisions import (
 )
 from teaagentd.errors import ToolValidationError
 from teaagentd.transcript import clean_text
-from teaagentd.types import ToolCall, ToolSpec
+from teaagentd.types import Json, JsonObject, ToolCall, ToolSpec
 
 
 def streamed(chunks: list[str]) -> str:
@@ -167,6 +168,39 @@ def test_the_schema_names_the_action_first_and_each_tool_in_order() -> None:
     assert actions == [["action", "text"], ["action", "arguments"], ["action", "arguments"]]
     only = decision_schema(tools, answer_only=True)
     assert "anyOf" not in only
+
+
+def test_what_a_tools_schema_says_of_its_own_parts_holds_in_the_whole() -> None:
+    """`$ref` counts from the root of the document, which the tool's schema no longer is."""
+    properties: dict[str, Json] = {
+        "child": {"$ref": "#/$defs/node"},
+        "all": {"anyOf": [{"$ref": "#/$defs/node"}, {"const": {"$ref": "#/a"}}]},
+    }
+    node: dict[str, Json] = {"type": "object", "properties": properties, "required": ["name"]}
+    root: dict[str, Json] = {"root": {"$ref": "#"}, **properties}
+    number: dict[str, Json] = {"n": {"$ref": "#/$defs/n"}}
+    parameters: dict[str, JsonObject] = {
+        "plain": {"type": "object"},
+        "tree": {**node, "properties": root, "$defs": {"node": node}},
+        "apart": {"$id": "x:apart", "properties": number, "$defs": {"n": {"type": "integer"}}},
+    }
+    tools = [
+        ToolSpec(name=name, description="", parameters=schema)
+        for name, schema in parameters.items()
+    ]
+    check = Draft202012Validator(decision_schema(tools))
+
+    def fits(action: str, arguments: object) -> bool:
+        return bool(check.is_valid({"action": action, "arguments": arguments}))
+
+    assert fits("tree", {"name": 1, "child": {"name": 2, "child": {"name": 3}}})
+    assert not fits("tree", {"name": 1, "child": {"name": 2, "child": {}}})
+    assert fits("tree", {"name": 1, "root": {"name": 1}})
+    assert not fits("tree", {"name": 1, "root": {}})
+    assert fits("tree", {"name": 1, "all": {"$ref": "#/a"}})
+    assert not fits("tree", {"name": 1, "all": {"$ref": "#/b"}})
+    assert fits("apart", {"n": 1})
+    assert not fits("apart", {"n": "1"})
 
 
 def test_the_same_call_twice_is_one_and_another_under_its_id_is_two() -> None:

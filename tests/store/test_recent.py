@@ -14,6 +14,7 @@ from teaagentd.store.values import Begun
 from teaagentd.types import LLMMessage, SessionKey
 from tests.store.steps import (
     KEY,
+    ManualClock,
     begin,
     close_or_fold,
     command,

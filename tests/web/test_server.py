@@ -301,5 +301,5 @@ async def test_the_end_does_not_wait_for_a_stream_that_nobody_reads(rig: Rig) ->
             rig.daemon.feed.publish(Delta(session_key=key, turn_id="t", text="x" * 2000))
             if number % 20 == 0:
                 await checkpoint()
-        with anyio.fail_after(8):
-            await server.stop(grace_s=2)
+        with anyio.fail_after(20):
+            await server.stop(grace_s=60)
