@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
 
 from teaagentd.daemon import EXIT_FORCED
 from tests.daemon.conftest import Effects, MakeDaemon, Model, said
@@ -65,6 +68,32 @@ def test_the_second_signal_forces_the_end(daemon: DaemonProcess, model: Model) -
     assert daemon.query("PRAGMA integrity_check") == [("ok",)]
     daemon.start()
     assert daemon.answer("api:anna", first)["content"].endswith("first")
+
+
+def open_files(pid: int) -> set[str]:
+    names = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            names.add(entry.readlink().name)
+    return names
+
+
+def test_a_signal_that_comes_while_it_starts_is_heeded(daemon: DaemonProcess) -> None:
+    """Here while it waits for its file, which another program holds."""
+    first = daemon.post("anna", "hello")
+    daemon.answer("api:anna", first)
+    daemon.terminate()
+    with closing(sqlite3.connect(daemon.home / "state.db", isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("CREATE TABLE held (a)")
+        daemon.launch()
+        until("it has come to its file", lambda: "state.db" in open_files(daemon.pid))
+        daemon.signal(signal.SIGTERM)
+        other.execute("ROLLBACK")
+    assert daemon.wait_exit() == 0
+    daemon.start()
+    assert daemon.ask("anna", "again").endswith("again")
 
 
 def test_a_reply_being_sent_is_delivered_before_the_end(
