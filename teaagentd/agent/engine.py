@@ -98,6 +98,17 @@ class _Show:
             self._watcher.reset()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asking:
+    """What the requests for one decision share."""
+
+    dialect: Dialect
+    watcher: Watcher
+    show: _Show
+    attempts: list[Attempt]
+    """Those of earlier decisions may stand before them."""
+
+
 class ModelDecisionEngine:
     """Asks one adapter for decisions; serves many runs at once and keeps nothing between them.
 
@@ -153,7 +164,7 @@ class ModelDecisionEngine:
         ends the open request.
         """
         watcher = watcher or Unwatched()
-        dialect = self.dialect()
+        dialect, show = self.dialect(), _Show(watcher)
         ask = Ask(
             system=clean_text(system),
             history=history,
@@ -163,17 +174,11 @@ class ModelDecisionEngine:
         attempts = [] if attempts is None else attempts
         before = len(attempts)
         usages: list[Usage] = []
-        show = _Show(watcher)
+        asking = _Asking(dialect=dialect, watcher=watcher, show=show, attempts=attempts)
         for tried in range(self.max_parse_retries + 1):
-            request = replace(
-                dialect.request(ask),
-                max_output_tokens=self._max_output_tokens,
-                temperature=self._temperature,
-                cache_key=cache_key,
-                purpose=purpose,
-            )
+            request = self._request(dialect.request(ask), cache_key, purpose)
             try:
-                response = await self._complete(request, dialect, show, watcher, attempts)
+                response = await self._complete(request, asking)
             except ProviderError as error:
                 error.attempts = tuple(attempts[before:])
                 raise
@@ -200,30 +205,26 @@ class ModelDecisionEngine:
             finish_reason=response.finish_reason,
         )
 
-    async def _complete(
-        self,
-        request: LLMRequest,
-        dialect: Dialect,
-        show: _Show,
-        watcher: Watcher,
-        attempts: list[Attempt],
-    ) -> LLMResponse:
+    def _request(self, asked: LLMRequest, cache_key: str | None, purpose: str) -> LLMRequest:
+        return replace(
+            asked,
+            max_output_tokens=self._max_output_tokens,
+            temperature=self._temperature,
+            cache_key=cache_key,
+            purpose=purpose,
+        )
+
+    async def _complete(self, request: LLMRequest, asking: _Asking) -> LLMResponse:
         """One reply, tried again while it fails in passing."""
-        watcher.phase(Phase.THINKING)
+        asking.watcher.phase(Phase.THINKING)
         try:
-            return await self._once(request, dialect, show, attempts)
+            return await self._once(request, asking)
         except (ProviderUnavailable, RateLimited) as error:
             failed = error
-        return await self._again(request, dialect, show, watcher, attempts, failed)
+        return await self._again(request, asking, failed)
 
     async def _again(
-        self,
-        request: LLMRequest,
-        dialect: Dialect,
-        show: _Show,
-        watcher: Watcher,
-        attempts: list[Attempt],
-        failed: ProviderUnavailable | RateLimited,
+        self, request: LLMRequest, asking: _Asking, failed: ProviderUnavailable | RateLimited
     ) -> LLMResponse:
         """The tries after one that `failed`. Apart, because making ready for them costs more
         than all else that is done here for a request."""
@@ -254,31 +255,29 @@ class ModelDecisionEngine:
                 next_wait_s = attempt.next_wait
                 if attempt.num == 1:
                     raise failed
-                watcher.phase(Phase.THINKING, f"try {attempt.num} of {policy.attempts}")
-                return await self._once(request, dialect, show, attempts)
+                asking.watcher.phase(Phase.THINKING, f"try {attempt.num} of {policy.attempts}")
+                return await self._once(request, asking)
         raise AssertionError("a retry context ends by returning or raising")
 
-    async def _once(
-        self, request: LLMRequest, dialect: Dialect, show: _Show, attempts: list[Attempt]
-    ) -> LLMResponse:
+    async def _once(self, request: LLMRequest, asking: _Asking) -> LLMResponse:
         started_at, began = self._clock.now_ms(), self._clock.monotonic()
         try:
-            response = await self.adapter.complete(request, dialect.listen(show))
+            response = await self.adapter.complete(request, asking.dialect.listen(asking.show))
         except anyio.get_cancelled_exc_class():
-            attempts.append(self._attempt(request, None, CANCELLED, started_at, began))
+            asking.attempts.append(self._attempt(request, None, CANCELLED, started_at, began))
             raise
         except ProviderError as error:
-            show.void()
+            asking.show.void()
             name = type(error).__name__
-            attempts.extend(
+            asking.attempts.extend(
                 error.attempts or (self._attempt(request, None, name, started_at, began),)
             )
             raise
-        attempts.extend(
+        asking.attempts.extend(
             response.attempts or (self._attempt(request, response.usage, None, started_at, began),)
         )
         if unusable := _unusable(response, request):
-            show.void()
+            asking.show.void()
             raise unusable
         return replace(
             response,

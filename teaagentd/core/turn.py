@@ -122,10 +122,10 @@ class Turn:
         self._waits_for_slot = False
         self._begun: Begun | None = None
         self._end: TurnEnd | None = None
-        self._runner: AgentRunner | None = None
         self._said: list[str] = []
         self._exchange: list[LLMMessage] = []
         self._running_calls: set[str] = set()
+        self._runner = services.make_runner(self)
 
     # -- its life -----------------------------------------------------------------------
 
@@ -216,7 +216,6 @@ class Turn:
         assert self._begun is not None
         history = self._begun.history
         prompt = await self._services.context.system_prompt(history, history[-1])
-        self._runner = self._services.make_runner(self)
         await self._runner.run(system=prompt.static, history=history)
         if self._end is None:
             # The run met the fence: the store has closed this turn under it.
@@ -228,7 +227,7 @@ class Turn:
         if self._begun is None or self._end is not None or self._unclosed is not None:
             return
         match self._leaving:
-            case "stopped" if self._unbooked():
+            case "stopped" if self._runner.unbooked():
                 self._unclosed = (STOPPED, "stopped")  # which only books: the fence is shut
             case "stopped":
                 self._end = TurnEnd(outcome="stopped", text=STOPPED)
@@ -246,18 +245,15 @@ class Turn:
     async def _park(self) -> None:
         """A planned end: the next start goes on with the turn and does not count this one."""
         try:
-            await self._store.park(self.id, attempts=self._unbooked())
+            await self._store.park(self.id, attempts=self._runner.unbooked())
         except StoreError as error:
             log.error("turn_not_parked", error=str(error))
-
-    def _unbooked(self) -> Sequence[Attempt]:
-        return self._runner.unbooked() if self._runner is not None else ()
 
     async def _close_once(self) -> None:
         if self._unclosed is None:
             return
         try:
-            await self.close(*self._unclosed, self._unbooked())
+            await self.close(*self._unclosed, self._runner.unbooked())
             log.info("turn_closed", outcome=self._unclosed[1])
         except TurnEnded:
             self._end = TurnEnd(outcome="stopped", text=STOPPED)
