@@ -91,8 +91,9 @@ class JsonDialect:
 
     `brief` is for very small models: they are told one line per tool and offered no optional
     parameters, as they make up a value for each; and a tool whose result they have just been
-    given is not offered again, as they call it again and again. Other models are told each
-    tool's whole description and parameters. `answer_limit` bounds an answer, in characters: a
+    given is not offered again, as they call it again and again; and they are asked to answer
+    with its words, as they get their own wrong. Other models are told each tool's whole
+    description and parameters. `answer_limit` bounds an answer, in characters: a
     small model talks until it is stopped.
     """
 
@@ -104,7 +105,8 @@ class JsonDialect:
         messages = transcript.legal((_system(system), *ask.history))
         tools = _offered_to_small(ask) if self.brief else ask.tools
         schema = decision_schema(tools, answer_only=ask.answer_only, answer_limit=self.answer_limit)
-        return LLMRequest(messages=tuple(render_history(messages)), response_schema=schema)
+        rendered = render_history(messages, copying=self.brief)
+        return LLMRequest(messages=tuple(rendered), response_schema=schema)
 
     def instructions(self, tools: Sequence[ToolSpec]) -> str:
         """How to decide, for the end of the system prompt."""
@@ -166,10 +168,11 @@ def invalid_decision() -> FinalAnswer:
     return FinalAnswer(content=SENTINEL, metadata={"decision_fallback": INVALID_DECISION})
 
 
-def render_history(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
+def render_history(messages: Sequence[LLMMessage], *, copying: bool = False) -> list[LLMMessage]:
     """A legal history as a chat without tools, user and assistant in turn.
 
-    Decisions stand as the model wrote them; results become the user's words. What follows one
+    Decisions stand as the model wrote them; results become the user's words, with the request
+    to copy them if the model is better at that (`copying`). What follows one
     upon the other from the same side is joined, which changes no message that an earlier
     request has shown: between two requests there is always a reply.
     """
@@ -185,7 +188,7 @@ def render_history(messages: Sequence[LLMMessage]) -> list[LLMMessage]:
                 if message.raw and len(message.tool_calls) == 1:
                     written = message.raw
                 _add(out, LLMMessage(role="assistant", content=written))
-                _add(out, LLMMessage(role="user", content=render_result(results[call.id])))
+                _add(out, LLMMessage(role="user", content=render_result(results[call.id], copying)))
         elif message.role == "assistant":
             written = message.raw or render_answer(message.content)
             _add(out, LLMMessage(role="assistant", content=written))
@@ -205,15 +208,16 @@ def _add(out: list[LLMMessage], message: LLMMessage) -> None:
     out[-1] = replace(last, content=content, attachments=attachments)
 
 
-def render_result(result: LLMMessage) -> str:
+def render_result(result: LLMMessage, copying: bool = False) -> str:
     """A tool's result as the user's words. A long one is framed by its call's id, which what
     the tool brings from outside cannot know, and so cannot end the frame."""
-    text = result.content
+    text, request = f" {result.content}", "Now answer the question."
     if len(text) > _INLINE or "\n" in text:
-        text = f"\n<result {result.tool_call_id}>\n{text}\n</result {result.tool_call_id}>"
-    else:
-        text = f" {text}"
-    return f"The result of {result.name} is:{text}\nNow answer the question."
+        frame = f"result {result.tool_call_id}"
+        text = f"\n<{frame}>\n{result.content}\n</{frame}>"
+    elif copying:
+        text, request = f' "{result.content}"', "Now answer the question with these words."
+    return f"The result of {result.name} is:{text}\n{request}"
 
 
 def _required(tool: ToolSpec) -> list[str]:

@@ -106,6 +106,7 @@ def test_every_json_decision_is_valid(
     """Twenty fixed prompts, each in a conversation of its own: no reply has to be asked for
     again, and each is one of the two forms."""
     called: list[str] = []
+    right = 0
     for number, prompt in enumerate((*ASKS_THE_TIME, *ASKS_ANYTHING_ELSE)):
         posted = daemon.post(f"chat{number}", prompt)
         turn_id = daemon.answer(f"api:chat{number}", posted)["turn_id"]
@@ -124,11 +125,23 @@ def test_every_json_decision_is_valid(
         assert decisions[-1]["text"].strip()
         if any(one["action"] == "current_time" for one in decisions):
             called.append(prompt)
+            right += _agrees(decisions[-1]["text"], daemon, turn_id)
     useful = [prompt for prompt in called if prompt in ASKS_THE_TIME]
     with capsys.disabled():
         print(
             f"\n20 of 20 decisions valid; tool called for {len(useful)} of {len(ASKS_THE_TIME)} "
             f"that need it, and for {len(called) - len(useful)} of {len(ASKS_ANYTHING_ELSE)} "
-            "that do not ",
+            f"that do not; {right} of {len(called)} answers say what the tool said ",
             end="",
         )
+
+
+def _agrees(answer: str, daemon: DaemonProcess, turn_id: str) -> bool:
+    """Whether `answer` has the time, or the day and the date, of the tool's result."""
+    *_, (told,) = daemon.query(
+        "SELECT m.content FROM messages m JOIN turns t ON t.number = m.turn "
+        "WHERE t.id = ? AND m.role = 'tool' ORDER BY m.place",
+        turn_id,
+    )
+    time, _, date = told.removeprefix("It is ").partition(" on ")
+    return time in answer or date.partition(" (")[0] in answer

@@ -40,14 +40,16 @@ async def told(arguments: JsonObject, clock: FakeClock = JULY) -> str:
 async def test_the_time_in_a_zone() -> None:
     assert isinstance(create(), Tool)
     tokyo = await told({"timezone": "Asia/Tokyo"})
-    assert tokyo == "Friday, 24 July 2026, 21:00 (Asia/Tokyo, UTC+09:00)"
-    assert await told({"timezone": "utc"}) == "Friday, 24 July 2026, 12:00 (UTC, UTC+00:00)"
+    assert tokyo == "It is 21:00 on Friday, 24 July 2026 (Asia/Tokyo, UTC+09:00)."
+    assert (
+        await told({"timezone": "utc"}) == "It is 12:00 on Friday, 24 July 2026 (UTC, UTC+00:00)."
+    )
 
 
 async def test_the_time_here(in_berlin: None) -> None:
-    assert await told({}) == "Friday, 24 July 2026, 14:00 (CEST)"
+    assert await told({}) == "It is 14:00 on Friday, 24 July 2026 (CEST)."
     winter = FakeClock(now_ms=JULY.now_ms() - 180 * 86_400_000)
-    assert await told({}, winter) == "Sunday, 25 January 2026, 13:00 (CET)"
+    assert await told({}, winter) == "It is 13:00 on Sunday, 25 January 2026 (CET)."
     assert await told({"timezone": " "}) == await told({})
 
 
