@@ -368,6 +368,9 @@ async def test_a_small_model_is_offered_no_more_than_it_can_handle() -> None:
     assert "lines" not in forms[0]
     assert ["read" in form for form in forms] == [True, False, True]
     assert ["find" in form for form in forms] == [True, True, True]
+    assert model.requests[1].messages[-1].content == (
+        'The result of read is: "text"\nNow answer the question with these words.'
+    )
     assert (
         model.requests[1].messages[: len(model.requests[0].messages)] == model.requests[0].messages
     )
