@@ -48,7 +48,12 @@ class TeaAgentError(Exception):
 
 
 class ConfigError(TeaAgentError):
-    """The configuration cannot be used. The message names the file, key and mend."""
+    """The configuration cannot be used. The message names the file, key and mend; raised where
+    the file is not known, it begins with the dotted `key`."""
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class InvalidMessage(TeaAgentError):

@@ -81,7 +81,8 @@ def load_tools(names: Iterable[str]) -> tuple[Tool, ...]:
             if tool.spec.name in tools:
                 raise ConfigError(
                     f"tools.enabled: {name!r} brings a tool {tool.spec.name!r}, and so does one "
-                    "before it; take one of them out"
+                    "before it; take one of them out",
+                    key=_KEYS["tool"],
                 )
             tools[tool.spec.name] = tool
     return tuple(tools.values())
@@ -117,7 +118,8 @@ def _channel(name: str, section: Mapping[str, object]) -> Channel:
 def _channel_kind(name: str, section: Mapping[str, object]) -> str:
     kind = section.get("type", name)
     if not isinstance(kind, str):
-        raise ConfigError(f"channels.{name}.type: must be a text in quotes")
+        key = f"channels.{name}.type"
+        raise ConfigError(f"{key}: must be a text in quotes", key=key)
     return kind
 
 
@@ -125,7 +127,7 @@ def _point(kind: Kind, name: str, key: str) -> EntryPoint:
     points = installed(kind)
     if name not in points:
         known = ", ".join(sorted(points)) or "none"
-        raise ConfigError(f"{key}: there is no {kind} {name!r}; installed are: {known}")
+        raise ConfigError(f"{key}: there is no {kind} {name!r}; installed are: {known}", key=key)
     return points[name]
 
 

@@ -16,7 +16,7 @@ from teaagentd.cli.client import Client, NoDaemon, Payload, Refused, Reply
 from teaagentd.cli.console import put, say
 from teaagentd.cli.conversation import Conversation, last_reply_id
 from teaagentd.cli.exits import FAILED, INTERRUPTED, OK, USAGE, Failure
-from teaagentd.cli.options import current_home, home_option, run_async, unwrapped
+from teaagentd.cli.options import current_home, home_option, run_async, session_key, unwrapped
 from teaagentd.home import Home
 from teaagentd.types import SessionKey
 
@@ -28,10 +28,15 @@ _PATIENCE_S = 60.0
 
 @click.command()
 @click.argument("text")
-@click.option("--session", metavar="KEY", help="The conversation to ask in; else a new one.")
+@click.option(
+    "--session",
+    callback=session_key,
+    metavar="KEY",
+    help="The conversation to ask in; else a new one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as one JSON object.")
 @home_option
-def ask(text: str, session: str | None, as_json: bool) -> int:
+def ask(text: str, session: SessionKey | None, as_json: bool) -> int:
     """Ask one thing and print the answer.
 
     TEXT may be `-`: it is then read from standard input. With no daemon running it is answered in
@@ -41,7 +46,7 @@ def ask(text: str, session: str | None, as_json: bool) -> int:
     question = sys.stdin.read() if text == "-" else text
     if not question.strip():
         raise Failure("there is nothing to ask: the text is empty", USAGE)
-    key = SessionKey.parse(session or f"terminal:ask-{uuid.uuid4().hex[:12]}")
+    key = session or SessionKey(channel="terminal", chat_id=f"ask-{uuid.uuid4().hex[:12]}")
     return run_async(lambda: _ask(home, key, question, as_json))
 
 

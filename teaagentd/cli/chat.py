@@ -9,7 +9,7 @@ import click
 from teaagentd.cli.attach import attached
 from teaagentd.cli.chat_plain import chat_on_pipe
 from teaagentd.cli.console import say
-from teaagentd.cli.options import current_home, home_option, run_async
+from teaagentd.cli.options import current_home, home_option, run_async, session_key
 from teaagentd.cli.remembered import Remembered
 from teaagentd.types import SessionKey
 
@@ -19,13 +19,15 @@ MAIN_SESSION = "terminal:main"
 @click.command()
 @click.option(
     "--session",
+    "key",
+    callback=session_key,
     metavar="KEY",
     default=MAIN_SESSION,
     show_default=True,
     help="The conversation to go on with.",
 )
 @home_option
-def chat(session: str) -> int:
+def chat(key: SessionKey) -> int:
     """Talk with the assistant in this terminal.
 
     What you type while it works is taken into account at once. Ctrl-C stops it, a second Ctrl-C
@@ -33,7 +35,6 @@ def chat(session: str) -> int:
     each line is a message, and is answered before the next one is sent.
     """
     home = current_home()
-    key = SessionKey.parse(session)
     at_keyboard = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
     async def talk() -> int:

@@ -7,8 +7,11 @@ import click
 from teaagentd.cli.console import put, say
 from teaagentd.cli.options import current_home, home_option
 from teaagentd.config.load import Loaded, load_settings
+from teaagentd.config.settings import ProviderSection
 from teaagentd.config.text import show
+from teaagentd.errors import ConfigError, ModelMissing
 from teaagentd.plugins import check_installed
+from teaagentd.providers import model_file
 
 
 @click.group()
@@ -20,20 +23,41 @@ def config() -> None:
 @config.command()
 @home_option
 def check() -> None:
-    """Say whether the configuration can be used: exit code 0, or 78 and what is wrong."""
+    """Say whether the configuration can be used: exit code 0, or 78 and what is wrong.
+
+    The daemon starts all the same with a channel, a model file or a key that is missing: it
+    answers with what is wrong, and does the rest.
+    """
     home = current_home()
     loaded = load_settings(home)
     _warn(loaded)
     settings = loaded.settings
-    check_installed(
-        provider=settings.provider.type or "local",
-        tools=settings.tools.enabled,
-        channels=settings.channels,
-    )
+    with loaded.placed():
+        check_installed(
+            provider=settings.provider.type or "local",
+            tools=settings.tools.enabled,
+            channels=settings.channels,
+        )
+        _check_model(settings.provider)
     if home.config_file.exists():
         put(f"{home.config_file} can be used.")
     else:
         put(f"{home.config_file} does not exist; the defaults are in force.")
+
+
+def _check_model(provider: ProviderSection) -> None:
+    """Raises `ConfigError` for a model that can certainly not be used."""
+    if provider.type == "local":
+        try:
+            model_file.find(provider.model)
+        except ModelMissing as error:
+            raise ConfigError(f"provider.model: {error}", key="provider.model") from None
+    elif provider.type == "openai" and provider.base_url is None and provider.api_key is None:
+        raise ConfigError(
+            "provider.api_key: is missing; OpenAI answers nobody without one. Set it, or "
+            "provider.base_url for another server",
+            key="provider.api_key",
+        )
 
 
 @config.command(name="show")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 from anyio.abc import TaskStatus
@@ -36,7 +36,10 @@ async def daemon_here(home: Home, say: Say) -> AsyncIterator[None]:
         file=home.log_file,
     )
     told_to_stop = True
-    async with Daemon.open(settings) as daemon, anyio.create_task_group() as tasks:
+    async with AsyncExitStack() as stack:
+        with loaded.placed():
+            daemon = await stack.enter_async_context(Daemon.open(settings))
+        tasks = await stack.enter_async_context(anyio.create_task_group())
         ended = anyio.Event()
 
         async def serve(*, task_status: TaskStatus[None]) -> None:

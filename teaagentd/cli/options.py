@@ -11,6 +11,7 @@ import click
 
 from teaagentd.errors import TeaAgentError
 from teaagentd.home import HOME_VARIABLE, Home, find_home
+from teaagentd.types import SessionKey
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +41,16 @@ def current_home() -> Home:
     return find_home(click.get_current_context().meta.get(_META))
 
 
+def session_key(ctx: click.Context, param: click.Parameter, value: str | None) -> SessionKey | None:
+    """The callback of `--session KEY`."""
+    if value is None:
+        return None
+    key = SessionKey.parse(value)
+    if not key.channel or not key.chat_id:
+        raise click.BadParameter("it is a chat id, or CHANNEL:CHAT", ctx, param)
+    return key
+
+
 def run_async(function: Callable[[], Awaitable[T]]) -> T:
     """Run `function` to its end."""
     with unwrapped():
@@ -48,7 +59,7 @@ def run_async(function: Callable[[], Awaitable[T]]) -> T:
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """A `TeaAgentError` or an interrupt that task groups wrapped comes out bare."""
+    """What a command may end with comes out bare of the task groups that wrapped it."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -62,6 +73,6 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
     """The one error in nested groups that a command can end with, or None."""
     for error in group.exceptions:
         found = _first(error) if isinstance(error, BaseExceptionGroup) else error
-        if isinstance(found, TeaAgentError | KeyboardInterrupt):
+        if isinstance(found, TeaAgentError | KeyboardInterrupt | BrokenPipeError):
             return found
     return None

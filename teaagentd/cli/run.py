@@ -35,5 +35,5 @@ def run() -> int:
         log.warning("configuration", problem=warning)
     if loaded.choice is not None:
         log.warning("provider_chosen", reason=loaded.choice.reason)
-    with unwrapped():
+    with loaded.placed(), unwrapped():
         return run_daemon(settings)

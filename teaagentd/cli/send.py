@@ -9,8 +9,8 @@ import click
 
 from teaagentd.cli.client import Client, Posted
 from teaagentd.cli.console import put
-from teaagentd.cli.exits import OK, TRY_LATER, Failure
-from teaagentd.cli.options import current_home, home_option, run_async
+from teaagentd.cli.exits import OK, TRY_LATER, USAGE, Failure
+from teaagentd.cli.options import current_home, home_option, run_async, session_key
 from teaagentd.types import SessionKey
 
 
@@ -18,7 +18,8 @@ from teaagentd.types import SessionKey
 @click.argument("text")
 @click.option(
     "--session",
-    "session",
+    "key",
+    callback=session_key,
     metavar="KEY",
     required=True,
     help="Whom it is from: a chat id of the api, or CHANNEL:CHAT.",
@@ -37,7 +38,7 @@ from teaagentd.types import SessionKey
     help="Wait so many seconds for the answer and print it.",
 )
 @home_option
-def send(text: str, session: str, external_id: str | None, wait_s: float | None) -> int:
+def send(text: str, key: SessionKey, external_id: str | None, wait_s: float | None) -> int:
     """Hand a message to the running daemon.
 
     TEXT may be `-`: it is then read from standard input. Prints the id under which it was
@@ -45,7 +46,8 @@ def send(text: str, session: str, external_id: str | None, wait_s: float | None)
     """
     home = current_home()
     content = sys.stdin.read() if text == "-" else text
-    key = SessionKey.parse(session)
+    if not content.strip():
+        raise Failure("there is nothing to send: the text is empty", USAGE)
 
     async def go() -> int:
         async with Client(home.socket) as client:

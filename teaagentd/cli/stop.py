@@ -10,7 +10,7 @@ import click
 from teaagentd.cli.client import Client, NoDaemon
 from teaagentd.cli.console import put, say
 from teaagentd.cli.exits import OK, TRY_LATER, Failure
-from teaagentd.cli.options import current_home, home_option, run_async
+from teaagentd.cli.options import current_home, home_option, run_async, session_key
 from teaagentd.home import Home
 from teaagentd.store.lock import is_held
 from teaagentd.types import SessionKey
@@ -20,7 +20,10 @@ _LOOK_S = 0.1
 
 @click.command()
 @click.option(
-    "--session", metavar="KEY", help="Stop only what this conversation is at; the daemon goes on."
+    "--session",
+    callback=session_key,
+    metavar="KEY",
+    help="Stop only what this conversation is at; the daemon goes on.",
 )
 @click.option(
     "--wait",
@@ -32,7 +35,7 @@ _LOOK_S = 0.1
     help="How many seconds the daemon may take to finish.",
 )
 @home_option
-def stop(session: str | None, wait_s: float) -> int:
+def stop(session: SessionKey | None, wait_s: float) -> int:
     """Stop the daemon, or one conversation's work.
 
     It finishes what is being said and sent, keeps the rest for its next start, and is gone when
@@ -40,8 +43,7 @@ def stop(session: str | None, wait_s: float) -> int:
     """
     home = current_home()
     if session is not None:
-        key = SessionKey.parse(session)
-        return run_async(lambda: _stop_session(home, key))
+        return run_async(lambda: _stop_session(home, session))
     return run_async(lambda: _stop_daemon(home, wait_s))
 
 

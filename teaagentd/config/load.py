@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,23 @@ class Loaded:
     """By dotted key; a key that is not in it has its default."""
     choice: Choice | None
     """The provider that was picked, if the operator named none."""
+    file: Path
+    """Where a key stands that no variable set, also when there is no such file."""
+
+    def place(self, key: str) -> str:
+        """Where `key` was set, or would be: the file, or the variable."""
+        origin = self.origins.get(key)
+        return str(self.file) if origin is None else origin.place
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """Around what uses the settings: a `ConfigError` that names a key says where it was set."""
+        try:
+            yield
+        except ConfigError as error:
+            if error.key is None:
+                raise
+            raise ConfigError(f"{self.place(error.key)}: {error}") from error
 
 
 def load_settings(home: Home) -> Loaded:
@@ -59,7 +77,9 @@ def load_settings(home: Home) -> Loaded:
         settings = Settings.model_validate({**merged, "home": home.root})
     except ValidationError as error:
         raise ConfigError(_explain(error, merged, origins, path)) from None
-    return Loaded(settings=settings, warnings=tuple(warnings), origins=origins, choice=choice)
+    return Loaded(
+        settings=settings, warnings=tuple(warnings), origins=origins, choice=choice, file=path
+    )
 
 
 def _environment() -> tuple[Tree, list[str]]:

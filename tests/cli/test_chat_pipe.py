@@ -76,6 +76,22 @@ def test_standard_input_may_be_a_file(home: Path, server: ServerProcess) -> None
     assert done.stdout == b"Hello to you.\n"
 
 
+def test_a_reader_that_has_enough_ends_it_quietly(home: Path, server: ServerProcess) -> None:
+    """As in `teaagentd chat | head -1`, which leaves before the second answer."""
+    script = 'printf "one\\ntwo\\nthree\\n" | "$@" | head -1; echo "${PIPESTATUS[@]}"'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *PROGRAM, "chat"],
+        env=environ(home, **provider(server.url)),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "Answer 1.\n0 1 0\n"
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
 def test_standard_input_may_be_closed(home: Path, server: ServerProcess) -> None:
     done = subprocess.run(
         ["bash", "-c", '"$@" <&-', "bash", *PROGRAM, "chat"],

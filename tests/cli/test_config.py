@@ -52,10 +52,32 @@ def test_check_warns_of_what_nobody_reads(home: Path) -> None:
 
 
 def test_check_refuses_a_plugin_that_is_not_installed(home: Path) -> None:
-    written(home, '[provider]\ntype = "gpt"\n')
+    file = written(home, '[provider]\ntype = "gpt"\n')
+    for verb in (["config", "check"], ["run"], ["ask", "x"]):
+        done = command(*verb, home=home)
+        assert done.code == 78
+        assert f"{file}: provider.type: there is no provider 'gpt'; installed" in done.err
+    done = command("config", "check", home=home, TEAAGENTD_PROVIDER__TYPE="ai")
+    assert "TEAAGENTD_PROVIDER__TYPE: provider.type: there is no provider 'ai'" in done.err
+
+
+@pytest.mark.parametrize(
+    ("provider", "key", "wrong"),
+    [
+        ('type = "local"\nmodel = "/nowhere/x.gguf"', "provider.model", "cannot be read"),
+        ('type = "local"\nmodel = "config.toml"', "provider.model", "cannot be read"),
+        ('type = "openai"', "provider.api_key", "is missing"),
+    ],
+)
+def test_check_refuses_a_model_that_cannot_be_used(
+    home: Path, provider: str, key: str, wrong: str
+) -> None:
+    file = written(home, f"[provider]\n{provider}\n")
     done = command("config", "check", home=home)
     assert done.code == 78
-    assert "there is no provider 'gpt'; installed are:" in done.err
+    assert done.err.startswith(f"teaagentd: {file}: {key}: ")
+    assert wrong in done.err
+    assert len(done.err.splitlines()) == 1
 
 
 def test_show_masks_secrets_and_says_where_values_come_from(home: Path) -> None:

@@ -118,13 +118,21 @@ class TestSend:
         assert (done.code, done.out) == (1, "")
         assert "already accepted" in done.err
 
-    @pytest.mark.parametrize(("text", "session"), [("  ", "anna"), ("hello", "nowhere:anna")])
-    def test_what_cannot_be_accepted_is_code_1(
-        self, daemon: DaemonProcess, text: str, session: str
-    ) -> None:
-        done = command("send", text, "--session", session, home=daemon.home)
+    def test_what_cannot_be_accepted_is_code_1(self, daemon: DaemonProcess) -> None:
+        done = command("send", "hello", "--session", "nowhere:anna", home=daemon.home)
         assert (done.code, done.out) == (1, "")
         assert len(done.err.splitlines()) == 1
+
+    @pytest.mark.parametrize(
+        ("text", "session", "wrong"),
+        [("  ", "anna", "text is empty"), ("hello", "", "--session"), ("hello", "a:", "--session")],
+    )
+    def test_what_says_nothing_is_code_2(
+        self, daemon: DaemonProcess, text: str, session: str, wrong: str
+    ) -> None:
+        done = command("send", text, "--session", session, home=daemon.home)
+        assert (done.code, done.out) == (2, "")
+        assert wrong in done.err
 
     def test_too_short_a_wait_is_code_75_and_the_message_is_kept(
         self, daemon: DaemonProcess
