@@ -213,6 +213,12 @@ class TestWrongValues:
         monkeypatch.setenv("TEAAGENTD_AGENT", "{")
         assert refusal(home, "").startswith("TEAAGENTD_AGENT: is no valid JSON")
 
+    def test_a_list_in_a_variable_that_is_no_json_is_named(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TEAAGENTD_TOOLS__ENABLED", "current_time")
+        assert refusal(home, "").startswith("TEAAGENTD_TOOLS__ENABLED: is no valid JSON; a list")
+
     def test_a_refused_secret_is_not_repeated(self, home: Home) -> None:
         text = '[provider]\ntype = "openai"\napi_key = ["hunter2-hunter2"]'
         assert "hunter2" not in refusal(home, text)

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 
 import anyio
 import click
-import orjson
 
 from teaagentd.cli.attach import attached
-from teaagentd.cli.chat_plain import Interrupts, Progress
-from teaagentd.cli.client import Client, NoDaemon, Payload, Refused, Reply
-from teaagentd.cli.console import put, say
+from teaagentd.cli.chat_plain import Interrupts, Progress, put_answer, turn_of
+from teaagentd.cli.client import Client, NoDaemon, Payload, Reply
+from teaagentd.cli.console import say
 from teaagentd.cli.conversation import Conversation, last_reply_id
-from teaagentd.cli.exits import FAILED, INTERRUPTED, OK, USAGE, Failure
+from teaagentd.cli.exits import INTERRUPTED, USAGE, Failure
 from teaagentd.cli.options import current_home, home_option, run_async, session_key, unwrapped
 from teaagentd.home import Home
 from teaagentd.types import SessionKey
@@ -93,7 +92,7 @@ class _Asked:
             posted = await conversation.post(self.question, self.external_id)
             reply = await conversation.answer(posted)
             if not interrupts.seen:
-                self.turn = await _turn(client, reply)
+                self.turn = await turn_of(client, reply)
                 self.reply = reply
             tasks.cancel_scope.cancel()
 
@@ -103,21 +102,4 @@ def _print(asked: _Asked, as_json: bool) -> int:
     reply, turn = asked.reply, asked.turn or {}
     if reply is None:
         return INTERRUPTED
-    outcome = turn.get("outcome")
-    failed = reply.kind == "final" and outcome not in (None, "answered")
-    if as_json:
-        put(orjson.dumps({**reply.raw, "turn": turn or None}).decode())
-    if failed:
-        say(f"teaagentd: {' '.join(reply.content.split())}")
-    elif not as_json:
-        put(reply.content)
-    return FAILED if failed else OK
-
-
-async def _turn(client: Client, reply: Reply) -> Payload:
-    if reply.turn_id is None:
-        return {}
-    try:
-        return await client.turn(reply.turn_id)
-    except Refused:
-        return {}
+    return put_answer(reply, turn, as_json=as_json)

@@ -6,11 +6,12 @@ import signal
 import sys
 
 import anyio
+import orjson
 
-from teaagentd.cli.client import Client, NoDaemon, Refused, Reply
+from teaagentd.cli.client import Client, NoDaemon, Payload, Refused, Reply
 from teaagentd.cli.console import put, say
 from teaagentd.cli.conversation import Conversation, last_reply_id
-from teaagentd.cli.exits import INTERRUPTED, OK, exit_code
+from teaagentd.cli.exits import FAILED, INTERRUPTED, OK, exit_code
 from teaagentd.cli.stdin import lines
 from teaagentd.types import Phase, SessionKey
 
@@ -46,7 +47,7 @@ class Progress:
 async def chat_on_pipe(client: Client, key: SessionKey) -> int:
     """Answer every line of standard input on standard output, in order. The first interrupt stops
     the turn and reads no further, the second leaves at once. Returns the exit code: that of the
-    last message that was refused, if any was."""
+    last message that was refused or whose turn failed, if any was."""
     conversation = Conversation(client, key, Progress(), seen=await last_reply_id(client, key))
     code = OK
     async with anyio.create_task_group() as tasks:
@@ -63,11 +64,48 @@ async def chat_on_pipe(client: Client, key: SessionKey) -> int:
                     say(f"teaagentd: {refusal}")
                     code = exit_code(refusal)
                     continue
-                put((await conversation.answer(posted)).content)
+                code = await _put_reply(client, await conversation.answer(posted)) or code
                 if interrupts.seen:
                     break
         tasks.cancel_scope.cancel()
     return INTERRUPTED if interrupts.seen else code
+
+
+async def _put_reply(client: Client, reply: Reply) -> int:
+    try:
+        turn = await turn_of(client, reply)
+    except NoDaemon:
+        # It is away just now, which the conversation waits out; the answer is here.
+        turn = {}
+    if turn.get("outcome") == "stopped":
+        # As the person asked, from here or elsewhere.
+        put(reply.content)
+        return OK
+    return put_answer(reply, turn)
+
+
+async def turn_of(client: Client, reply: Reply) -> Payload:
+    """What the daemon says of the turn that a text comes from; nothing of a command's."""
+    if reply.turn_id is None:
+        return {}
+    try:
+        return await client.turn(reply.turn_id)
+    except Refused:
+        return {}
+
+
+def put_answer(reply: Reply, turn: Payload, *, as_json: bool = False) -> int:
+    """Print an answer: that of a turn which failed in one line on standard error. With `as_json`
+    the whole result is printed, too. Returns the exit code."""
+    outcome = turn.get("outcome")
+    failed = reply.kind == "final" and outcome not in (None, "answered")
+    if as_json:
+        put(orjson.dumps({**reply.raw, "turn": turn or None}).decode())
+    if failed:
+        say(f"teaagentd: {' '.join(reply.content.split())}")
+    elif not as_json:
+        put(reply.content)
+    return FAILED if failed else OK
 
 
 class Interrupts:

@@ -42,10 +42,9 @@ def status(as_json: bool) -> int:
 
 def _print(found: Payload) -> None:
     console = Console(highlight=False)
-    state = "ending" if found.get("draining") else "running"
     console.print(
-        f"teaagentd {found.get('version')}, process {found.get('pid')}, {state} for "
-        f"{_age(found.get('uptime_s'), 1)}",
+        f"teaagentd {found.get('version')}, process {found.get('pid')}, running for "
+        f"{_age(found.get('uptime_s'), 1)}{', ending now' if found.get('draining') else ''}",
         markup=False,
     )
     lines = Table.grid(padding=(0, 2))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
@@ -88,10 +89,7 @@ def _environment() -> tuple[Tree, list[str]]:
         values = EnvSettingsSource(Settings)()
     except SettingsError as error:
         field = str(error).partition('"')[2].partition('"')[0]
-        raise ConfigError(
-            f"{variable_name(field)}: is no valid JSON; set the keys one by one, like "
-            f"{variable_name('agent.max_iterations')}=20"
-        ) from None
+        raise ConfigError(_no_json(field)) from None
     values.pop("home", None)
     sections = {name.upper() for name in Settings.model_fields}
     unknown = [
@@ -102,6 +100,21 @@ def _environment() -> tuple[Tree, list[str]]:
         and name.removeprefix(ENV_PREFIX).partition("__")[0].upper() not in sections
     ]
     return values, unknown
+
+
+def _no_json(section: str) -> str:
+    """What to say of the variable for `section`, or for a list in it, that is no JSON."""
+    whole = variable_name(section)
+    model = Settings.model_fields[section].annotation
+    fields = model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else {}
+    for key, field in fields.items():
+        name = variable_name(f"{section}.{key}")
+        if get_origin(field.annotation) is tuple and name in os.environ and whole not in os.environ:
+            return f'{name}: is no valid JSON; a list is written like ["one", "two"]'
+    return (
+        f"{whole}: is no valid JSON; set the keys one by one, like "
+        f"{variable_name('agent.max_iterations')}=20"
+    )
 
 
 def _known(model: type[BaseModel]) -> Tree:

@@ -69,6 +69,8 @@ class ChatServer:
         self.secret = api_key
         self.clock = clock
         self.timeouts = timeouts
+        self.place = provider if loopback else f"{provider} at {_address(base_url)}"
+        """The server as people are told of it."""
         self._base_url = base_url
         self._loopback = loopback
         self._client: SdkClient | None = None
@@ -132,6 +134,13 @@ class ChatServer:
                 log.warning("provider_option_dropped", provider=self.provider, option=option)
             else:
                 return replace(response, attempts=(*attempts, *response.attempts))
+
+
+def _address(base_url: str) -> str:
+    """`base_url` without the name and password that may be in it."""
+    scheme, _, rest = base_url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _refused_option(problem: ProviderError, sent: Mapping[str, Wire]) -> str | None:
@@ -264,7 +273,10 @@ class _Exchange:
                 return
         head = mask(body[:200].decode("utf-8", "replace"), self._server.secret)
         log.warning("provider_said_nothing", provider=self._server.provider, head=head)
-        raise ProviderUnavailable(f"{self._server.provider} ended the answer without a message")
+        what = f"{self._server.place} ended the answer without a message"
+        if body.lstrip()[:1] == b"<":
+            what += "; it sent a web page: is provider.base_url the address of its API?"
+        raise ProviderUnavailable(what)
 
     def _emit(self, text: str) -> None:
         if text and self._on_chunk is not None:
@@ -308,8 +320,9 @@ class _Exchange:
             )
         text = mask(failure.text, secret)
         if failure.passing:
-            doing = "broke off while answering" if self._begun else "cannot be reached"
-            return ProviderUnavailable(f"{provider} {doing}: {text}")
+            if self._begun:
+                return ProviderUnavailable(f"{provider} broke off while answering: {text}")
+            return ProviderUnavailable(f"{self._server.place} cannot be reached: {text}")
         kind = type(problem).__name__
         log.error("provider_failed", provider=provider, error=kind)
         return RequestRefused(f"the request to {provider} could not be made: {kind}: {text}")

@@ -54,13 +54,6 @@ def test_what_is_refused_is_said_and_the_rest_is_answered(
     assert "teaagentd: " in done.err
 
 
-def test_a_failed_turn_is_answered_with_what_happened(home: Path, server: ServerProcess) -> None:
-    done = chat(home, server, "[[status:401]]\nhello\n")
-    first, *_, last = done.out.splitlines()
-    assert first
-    assert last == "Hello to you."
-
-
 def test_standard_input_may_be_a_file(home: Path, server: ServerProcess) -> None:
     home.parent.joinpath("lines").write_text("hello")
     with home.parent.joinpath("lines").open() as file:
@@ -74,6 +67,13 @@ def test_standard_input_may_be_a_file(home: Path, server: ServerProcess) -> None
             check=True,
         )
     assert done.stdout == b"Hello to you.\n"
+
+
+def test_a_turn_that_failed_is_no_answer(home: Path, server: ServerProcess) -> None:
+    """As with `ask`: it is said on standard error and in the exit code; the rest is answered."""
+    done = chat(home, server, "[[status:401]]\nhello\n")
+    assert (done.code, done.out) == (1, "Hello to you.\n")
+    assert "teaagentd: " in done.err
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(home: Path, server: ServerProcess) -> None:

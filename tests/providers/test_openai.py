@@ -210,6 +210,20 @@ async def test_an_answer_that_is_none_is_a_passing_failure(
     assert (await adapter.complete(asking())).content == "echo: hello"
 
 
+async def test_what_cannot_be_an_api_is_named_by_its_address(
+    server: StrictServer, connect: Connect
+) -> None:
+    """Without the password that may be in it."""
+    server.script([{"raw": "<html><body>Please log in</body></html>"}])
+    with_password = server.url.replace("://", "://anna:secret@")
+    page = str(await failing(connect(base_url=with_password)))
+    assert f"at {server.url} " in page
+    assert "is provider.base_url the address of its API?" in page
+    nobody = str(await failing(connect(base_url="http://anna:secret@127.0.0.1:9/v1")))
+    assert "at http://127.0.0.1:9/v1 cannot be reached" in nobody
+    assert "secret" not in page + nobody
+
+
 @pytest.mark.parametrize(
     "rest",
     [
