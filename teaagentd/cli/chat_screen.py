@@ -18,6 +18,12 @@ _TAIL_ROWS = 8
 """Rows of an unfinished paragraph that are shown above the prompt."""
 
 
+def _fitting(*texts: str) -> str:
+    """The first of `texts`, from the longest to the shortest, that the terminal has room for."""
+    room = shutil.get_terminal_size().columns
+    return next((text for text in texts if len(text) <= room), texts[-1])
+
+
 class Paper(Protocol):
     """Where finished lines go; they scroll away and are never touched again."""
 
@@ -64,13 +70,24 @@ class Screen:
         return text if len(text) <= room else f"…{text[-room:]}"
 
     def line(self, now: float) -> str:
-        """One line on what goes on; `now` is `time.monotonic()`."""
+        """One line on what goes on, as much of it as fits; `now` is `time.monotonic()`."""
         if not self._connected:
-            return "the daemon is gone; waiting for it. What you type is sent when it is back"
+            return _fitting(
+                "the daemon is gone; what you type is sent when it is back · Ctrl-D leaves, and "
+                "chat or run starts it again",
+                "the daemon is gone · Ctrl-D leaves, and chat starts it again",
+                "the daemon is gone · Ctrl-D leaves",
+            )
         if not self._busy:
-            return "Ctrl-C twice or Ctrl-D leaves · /help"
+            return _fitting("Ctrl-C twice or Ctrl-D leaves · /help", "Ctrl-D leaves · /help")
         what, since = next(reversed(self._busy.values()))
-        return f"{what} · {now - since:.0f} s · type to steer · Ctrl-C stops"
+        time_s = f"{now - since:.0f} s"
+        return _fitting(
+            f"{what} · {time_s} · type to steer · Ctrl-C stops",
+            f"{what} · {time_s} · Ctrl-C stops",
+            f"{what.partition(':')[0]} · {time_s} · Ctrl-C stops",
+            f"{time_s} · Ctrl-C stops",
+        )
 
     def note(self, text: str) -> None:
         """A line that is not part of the conversation."""

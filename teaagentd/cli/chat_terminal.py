@@ -19,7 +19,7 @@ from prompt_toolkit.styles import Style
 from teaagentd.cli.chat_screen import Screen
 from teaagentd.cli.client import Client, NoDaemon, Refused
 from teaagentd.cli.conversation import Conversation, last_reply_id
-from teaagentd.cli.exits import INTERRUPTED, OK
+from teaagentd.cli.exits import INTERRUPTED, NO_DAEMON, OK
 from teaagentd.cli.remembered import Remembered
 from teaagentd.types import SessionKey
 
@@ -68,6 +68,7 @@ class TerminalChat:
                 tasks.cancel_scope.cancel()
             if self._unsent:
                 self._screen.note(f"{self._unsent} of your messages could not be sent.")
+                code = code or NO_DAEMON
         return code
 
     async def _last_seen(self) -> int:

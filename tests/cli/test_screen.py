@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from teaagentd.cli.chat_screen import Screen
 from teaagentd.cli.client import Reply
 from teaagentd.types import OutboundKind
@@ -95,6 +97,21 @@ def test_an_answer_that_only_repeats_the_notices_is_not_shown_again() -> None:
     assert sheet.ids == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("columns", [100, 60, 40, 20])
+def test_what_one_can_do_is_said_however_narrow_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    sheet = Sheet()
+    now = time.monotonic()
+    assert sheet.screen.line(now).endswith("/help")
+    sheet.screen.phase("t", "thinking", "SmolLM2-135M-Instruct.Q4_1 is loading its weights")
+    assert sheet.screen.line(now).endswith("Ctrl-C stops")
+    assert len(sheet.screen.line(now)) <= columns
+    sheet.screen.connection(False)
+    assert "Ctrl-D leaves" in sheet.screen.line(now)
+
+
 def test_two_turns_do_not_mix() -> None:
     sheet = Sheet()
     sheet.screen.delta("a", "one")
@@ -131,7 +148,7 @@ def test_a_daemon_that_went_away_is_shown_and_what_it_streamed_is_void() -> None
     sheet.screen.phase("t", "thinking", "")
     sheet.screen.delta("t", "half\nan ans")
     sheet.screen.connection(False)
-    assert "waiting for it" in sheet.screen.line(0)
+    assert "the daemon is gone" in sheet.screen.line(0)
     assert sheet.screen.tail() == ""
     sheet.screen.connection(True)
     assert "/help" in sheet.screen.line(0)
