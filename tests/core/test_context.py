@@ -386,8 +386,8 @@ async def test_a_turn_can_be_stopped_while_the_disk_hangs(
         assert scope.cancelled_caught
     finally:
         released.set()
-        await anyio.to_thread.run_sync(builder._reading.acquire)
-        builder._reading.release()
+        await anyio.to_thread.run_sync(builder._static._reading.acquire)
+        builder._static._reading.release()
 
 
 # -- what cannot be used ----------------------------------------------------------------
