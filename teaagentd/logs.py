@@ -163,11 +163,21 @@ def _console_renderer(colors: bool) -> Processor:
 
 
 def _log_file(file: Path) -> logging.Handler:
+    told = False
+
     def closed_to_others(path: str, mode: int) -> int:
         return os.open(path, mode, 0o600)
 
     class Handler(RotatingFileHandler):
         def _open(self) -> TextIO:  # type: ignore[override]  # narrower, with the file's mode
             return open(self.baseFilename, "a", encoding="utf-8", opener=closed_to_others)
+
+        def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # its name there
+            """One line, once; the standard one prints two tracebacks for each line that is lost."""
+            nonlocal told
+            if not told:
+                told = True
+                problem = sys.exc_info()[1]
+                print(f"teaagentd: {file} cannot be written: {problem}", file=sys.stderr)
 
     return Handler(file, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILES_KEPT, delay=True)

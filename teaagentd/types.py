@@ -15,6 +15,10 @@ JsonObject: TypeAlias = Mapping[str, Json]
 DEFAULT_CHANNEL = "api"
 
 
+NOT_BEGUN = "to try again: "
+"""How the detail of `Phase.WAITING` begins for a turn that could not begin; then why."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
     """A place where a reply can be read: one chat of one channel."""

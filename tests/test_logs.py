@@ -20,6 +20,26 @@ from teaagentd.logs import MASK, Masks, wants_json
 SECRET = "canary/with+odd&signs=é\"\\'"
 
 
+def test_a_log_file_that_cannot_be_written_is_said_once() -> None:
+    """On a full disk each line would cost two tracebacks."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import pathlib, structlog; from teaagentd.logs import configure_logging\n"
+            "configure_logging(level='info', form='console', secrets=[],"
+            " file=pathlib.Path('/dev/full'))\n"
+            "for _ in range(5): structlog.get_logger().info('hello')\n",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stderr.count("/dev/full cannot be written") == 1
+    assert len(done.stderr.splitlines()) == 1
+
+
 def logged(
     program: str, *, form: str = "console", level: str = "info", environ: Mapping[str, str] = {}
 ) -> str:

@@ -14,7 +14,7 @@ from teaagentd.cli.chat_plain import Interrupts, Progress, put_answer, turn_of
 from teaagentd.cli.client import Client, NoDaemon, Payload, Reply
 from teaagentd.cli.console import say
 from teaagentd.cli.conversation import Conversation, last_reply_id
-from teaagentd.cli.exits import INTERRUPTED, USAGE, Failure
+from teaagentd.cli.exits import DISK, INTERRUPTED, USAGE, Failure
 from teaagentd.cli.options import current_home, home_option, run_async, session_key, unwrapped
 from teaagentd.home import Home
 from teaagentd.types import SessionKey
@@ -23,6 +23,7 @@ _RESTART_S = 5.0
 """How long a daemon may be away, to be restarted, before this process takes its place."""
 _PATIENCE_S = 60.0
 """After which a daemon that goes away once more is the end of it."""
+_HINDERED_S, _LOOK_S = 10.0, 0.5
 
 
 @click.command()
@@ -82,19 +83,33 @@ class _Asked:
         stays away for some seconds, `Refused` if it will not have the question."""
         if self.seen is None:
             self.seen = await last_reply_id(client, self.key)
+        progress = Progress()
         conversation = Conversation(
-            client, self.key, Progress(), seen=self.seen, patience_s=_RESTART_S
+            client, self.key, progress, seen=self.seen, patience_s=_RESTART_S
         )
         async with anyio.create_task_group() as tasks:
             interrupts = Interrupts(client, self.key)
             await tasks.start(interrupts.watch, tasks.cancel_scope)
             tasks.start_soon(conversation.follow)
             posted = await conversation.post(self.question, self.external_id)
+            tasks.start_soon(_give_up, progress)
             reply = await conversation.answer(posted)
             if not interrupts.seen:
                 self.turn = await turn_of(client, reply)
                 self.reply = reply
             tasks.cancel_scope.cancel()
+
+
+async def _give_up(progress: Progress) -> None:
+    """Raises `Failure` once nothing could be begun for a while: whoever asks once is not there to
+    free a disk."""
+    hindered_s = 0.0
+    while hindered_s < _HINDERED_S:
+        await anyio.sleep(_LOOK_S)
+        hindered_s = hindered_s + _LOOK_S if progress.hindrance else 0.0
+    raise Failure(
+        f"{progress.hindrance}. The question was kept, and is answered once that is mended", DISK
+    )
 
 
 def _print(asked: _Asked, as_json: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -36,6 +37,8 @@ def chat(key: SessionKey) -> int:
     """
     home = current_home()
     at_keyboard = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    # What cannot move its cursor is served line by line, as a pipe is.
+    at_keyboard = at_keyboard and os.environ.get("TERM", "dumb") != "dumb"
 
     async def talk() -> int:
         async with attached(home, say) as client:

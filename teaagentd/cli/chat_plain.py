@@ -13,7 +13,7 @@ from teaagentd.cli.console import put, say
 from teaagentd.cli.conversation import Conversation, last_reply_id
 from teaagentd.cli.exits import FAILED, INTERRUPTED, OK, exit_code
 from teaagentd.cli.stdin import lines
-from teaagentd.types import Phase, SessionKey
+from teaagentd.types import NOT_BEGUN, Phase, SessionKey
 
 _QUIET = frozenset({Phase.CONTEXT, Phase.DONE, Phase.NOTICE})
 
@@ -23,8 +23,14 @@ class Progress:
 
     def __init__(self) -> None:
         self._last = ""
+        self.hindrance = ""
+        """Why no turn can begin; empty while none tried in vain."""
 
     def phase(self, turn_id: str, phase: str, detail: str) -> None:
+        if phase == Phase.WAITING and detail.startswith(NOT_BEGUN):
+            self.hindrance = detail.removeprefix(NOT_BEGUN)
+        elif phase not in (Phase.DONE, Phase.CONTEXT):
+            self.hindrance = ""
         line = f"{phase}: {detail}" if detail else phase
         if phase not in _QUIET and line != self._last:
             say(f"· {line}")

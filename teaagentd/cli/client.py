@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx2
 import orjson
 
-from teaagentd.cli.exits import FAILED, NO_DAEMON, TRY_LATER, Failure
+from teaagentd.cli.exits import DISK, FAILED, NO_DAEMON, TRY_LATER, Failure
 from teaagentd.types import OutboundKind, SessionKey
 
 _TIMEOUT_S = 30.0
@@ -43,13 +43,15 @@ class NoDaemon(Failure):
 class Refused(Failure):
     """The daemon's refusal of a request (RFC 9457)."""
 
-    def __init__(self, status: int, title: str, detail: str) -> None:
-        super().__init__(detail or title or f"the daemon answered {status}", _code(status))
+    def __init__(self, status: int, title: str, detail: str, kind: str) -> None:
+        super().__init__(detail or title or f"the daemon answered {status}", _code(status, kind))
         self.status = status
 
 
-def _code(status: int) -> int:
-    return TRY_LATER if status in (429, 503, 507) else FAILED
+def _code(status: int, kind: str) -> int:
+    if kind.endswith("store-unavailable"):
+        return DISK
+    return TRY_LATER if status in (429, 503) else FAILED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,7 +235,10 @@ def _refusal(response: httpx2.Response) -> Refused:
     except (orjson.JSONDecodeError, Failure):
         problem = {}
     return Refused(
-        response.status_code, str(problem.get("title") or ""), str(problem.get("detail") or "")
+        response.status_code,
+        title=str(problem.get("title") or ""),
+        detail=str(problem.get("detail") or ""),
+        kind=str(problem.get("type") or ""),
     )
 
 

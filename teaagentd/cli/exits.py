@@ -34,7 +34,7 @@ MEANINGS = {
     DISK: "the disk is full, read-only or failing",
     TRY_LATER: "not now: the inbox is full, the home is in use, or the wait was too short",
     CONFIG: "the configuration cannot be used; another start will not change that",
-    INTERRUPTED: "interrupted from the keyboard",
+    INTERRUPTED: "interrupted from the keyboard, or told to end",
 }
 """As the README has them; `run` under systemd is not restarted after 65 and 78."""
 

@@ -28,7 +28,7 @@ from teaagentd.errors import (
 from teaagentd.store import Store
 from teaagentd.store.values import Accepted, Commanded, NewTurn, RunningTurn
 from teaagentd.transcript import clean_key
-from teaagentd.types import Address, InboundMessage, Phase, SessionKey, TurnOrigin
+from teaagentd.types import NOT_BEGUN, Address, InboundMessage, Phase, SessionKey, TurnOrigin
 
 log = structlog.get_logger()
 
@@ -148,7 +148,10 @@ class Loop:
             lane.failures += 1
             wait_s = min(_RETRY_FLOOR_S * 2**lane.failures, _RETRY_CEILING_S)
             log.error("turn_not_begun", session=str(lane.key), error=repr(error), retry_s=wait_s)
+            pause = self._feed.watcher(lane.key, uuid4().hex)
+            pause.phase(Phase.WAITING, f"{NOT_BEGUN}{error}")
             await anyio.sleep(wait_s)
+            pause.phase(Phase.DONE)
         finally:
             self._release(lane)
 

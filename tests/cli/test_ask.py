@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,26 @@ def test_the_answer_is_all_there_is_on_standard_output(home: Path, server: Serve
 def test_the_second_time_nothing_is_said_of_files(home: Path, server: ServerProcess) -> None:
     ask(home, server, "hello")
     assert "config.toml" not in ask(home, server, "hello").err
+
+
+def test_what_cannot_be_begun_is_given_up_and_kept(home: Path, server: ServerProcess) -> None:
+    """As on a full disk: nobody is there to make room. It is answered once it can be."""
+    with DaemonProcess(home, provider=server.url) as daemon:
+        daemon.start()
+        daemon.ask("bert", "hello")
+        _rename(home, "messages", "away")
+        done = command("ask", "two", "--session", "anna", home=home)
+        assert (done.code, done.out) == (74, "")
+        assert "The question was kept" in done.err.splitlines()[-1]
+        _rename(home, "away", "messages")
+        until("it is answered", lambda: daemon.replies("api:anna"))
+        assert daemon.replies("api:anna")[0]["content"] == "Answer 2."
+
+
+def _rename(home: Path, table: str, name: str) -> None:
+    with closing(sqlite3.connect(home / "state.db", timeout=10)) as connection:
+        connection.execute("PRAGMA legacy_alter_table = ON")
+        connection.execute(f"ALTER TABLE {table} RENAME TO {name}")
 
 
 def test_json_is_the_whole_result(home: Path, server: ServerProcess) -> None:

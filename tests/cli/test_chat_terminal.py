@@ -89,6 +89,22 @@ def test_the_first_ctrl_c_stops_the_turn_and_the_second_leaves(
         assert talking.wait_exit() == 130
 
 
+def test_a_terminal_that_cannot_move_its_cursor_is_served_line_by_line(
+    home: Path, server: ServerProcess
+) -> None:
+    with Keyboard(
+        ["chat"], home=home, variables={**provider(server.url), "TERM": "dumb"}
+    ) as talking:
+        talking.enter("hello")
+        talking.wait_for("Hello to you.")
+        talking.enter("[[hang]]")
+        talking.wait_for("thinking")
+        until("the model was asked", lambda: len(server.requests) == 2)
+        talking.type(CTRL_C)
+        talking.wait_for("Stopped.")
+        assert talking.wait_exit() == 130
+
+
 def test_after_a_stop_one_can_go_on(home: Path, server: ServerProcess) -> None:
     with chat(home, server) as talking:
         ready(talking).enter("[[hang]]")
