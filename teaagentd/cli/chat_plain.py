@@ -32,7 +32,9 @@ class Progress:
         elif phase not in (Phase.DONE, Phase.CONTEXT):
             self.hindrance = ""
         line = f"{phase}: {detail}" if detail else phase
-        if phase not in _QUIET and line != self._last:
+        if phase in _QUIET:
+            return
+        if line != self._last:
             say(f"· {line}")
         self._last = line
 

@@ -37,8 +37,12 @@ def spoils_transaction(error: BaseException) -> bool:
     return isinstance(error, sqlite3.Error) and primary_code(error) in _PASSING | _BROKEN
 
 
-_SENT = {"T0.accept": "the message", "T7.command": "the command"}
-"""What a person sent, in their words; the other commits are the daemon's own."""
+_SENT = {
+    "T0.accept": "the message",
+    "T1.begin": "the beginning of the turn",
+    "T7.command": "the command",
+}
+"""What a person hears of, in their words; the other commits are the daemon's own."""
 
 
 def explain(error: sqlite3.Error, path: Path, doing: str) -> StoreError:
