@@ -296,7 +296,7 @@ async def test_a_mistake_in_a_statement_is_an_error_of_the_store(
     twin = type(duplicate)(
         id=turn.turn_id, key=duplicate.key, origin="direct", opening=duplicate.opening
     )
-    with pytest.raises(StoreError, match=r"T1\.begin"):
+    with pytest.raises(StoreError, match="the beginning of the turn"):
         await begin(store, twin)
     await close_or_fold(store, turn.turn_id, "fine")
     assert await texts(store) == [("final", "fine", (1,))]
