@@ -20,6 +20,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from teaagentd.abc import Channel, LLMAdapter, SystemClock
+from teaagentd.agent.compaction import Summariser
 from teaagentd.agent.dialects import JsonDialect
 from teaagentd.agent.engine import ModelDecisionEngine
 from teaagentd.agent.execution import RunPlace
@@ -28,6 +29,7 @@ from teaagentd.agent.toolbox import CallLimits, Toolbox, ToolRegistry
 from teaagentd.config import Settings
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
+from teaagentd.core.compaction import Compactor
 from teaagentd.core.context import ContextBuilder
 from teaagentd.core.dispatcher import Dispatcher
 from teaagentd.core.gate import Gate
@@ -124,6 +126,15 @@ class Daemon:
             name=self.settings.agent.name,
             zone=ZoneInfo(zone) if zone else None,
         )
+        # A summary is asked for without tools, in plain words whatever the dialect.
+        words = ModelDecisionEngine(
+            adapter=self.adapter, registry=ToolRegistry([]), dialect="native", clock=self.clock
+        )
+        compactor = Compactor(
+            store=self.store,
+            summariser=Summariser(engine=words, window=self._window),
+            window=self._window,
+        )
         return TurnServices(
             store=self.store,
             bus=self.bus,
@@ -133,8 +144,12 @@ class Daemon:
             make_runner=self._runner,
             announce=self.dispatcher.announce,
             timeout_s=self.settings.agent.turn_timeout_s,
-            context_window=lambda: self.adapter.context_window,
+            context_window=self._window,
+            compactor=compactor,
         )
+
+    def _window(self) -> int | None:
+        return self.adapter.context_window
 
     def _runner(self, turn: Turn) -> AgentRunner:
         return AgentRunner(
@@ -144,6 +159,7 @@ class Daemon:
             place=RunPlace(session_key=turn.key, turn_id=turn.id, waiting=turn.waiting),
             watcher=turn.watcher,
             limits=self._limits,
+            window=self._window,
         )
 
     # -- making it ----------------------------------------------------------------------

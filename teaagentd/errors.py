@@ -22,6 +22,7 @@
     │   ├── ProviderUnavailable     transient: worth another try
     │   └── RequestRefused          fatal: the same request will fail again
     │       └── ModelMissing        the model cannot be used until someone mends that
+    ├── CompactionFailed            a history could not be summarised; it is as it was
     ├── ToolError                   a tool's failure, told to the model
     │   ├── ToolValidationError     a decision or its arguments cannot be understood
     │   └── FatalToolError          the run must not go on after it
@@ -210,6 +211,10 @@ class RequestRefused(ProviderError):
 
 class ModelMissing(RequestRefused):
     """The model's file or its server's package is missing or unusable; the text says the mend."""
+
+
+class CompactionFailed(TeaAgentError):
+    """No usable summary came of a history, which is as it was."""
 
 
 class ToolError(TeaAgentError):

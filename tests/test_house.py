@@ -15,7 +15,7 @@ import pytest
 from teaagentd.cli import exits
 from teaagentd.cli.app import VERBS, root
 from teaagentd.cli.chat_terminal import COMMANDS
-from teaagentd.core.commands import parse_command
+from teaagentd.commands import parse_command
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "teaagentd"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -18,6 +18,7 @@ from teaagentd.agent.engine import Decided, ModelDecisionEngine, Unwatched
 from teaagentd.agent.execution import RunPlace
 from teaagentd.agent.toolbox import Finished, Toolbox
 from teaagentd.errors import ContextOverflow, ProviderError, TurnEnded
+from teaagentd.transcript import estimate_request_tokens, estimate_tokens
 from teaagentd.types import Attempt, LLMMessage, Phase, ToolCall, ToolResult, Usage
 
 log = structlog.get_logger()
@@ -49,6 +50,11 @@ class RunOutcome:
     tool_calls: int
     usage: Usage
     unknown_usages: int
+    prompt_tokens: int | None
+    """What the first request came to: prompt, tools and the history as it was given."""
+    context_tokens: int
+    """What the history came to at the end: by the last usage that is known, which counts prompt
+    and tools, and by an estimate of what came after it, or of all. 0 with an unknown window."""
 
 
 class AgentRunner:
@@ -64,13 +70,16 @@ class AgentRunner:
         place: RunPlace,
         watcher: Watcher | None = None,
         limits: RunLimits | None = None,
+        window: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """`window` is the model's, in tokens: a request that will not fit is not made."""
         self._engine = engine
         self._toolbox = toolbox
         self._journal = journal
         self._place = place
         self._watcher = watcher or Unwatched()
         self._limits = limits or RunLimits()
+        self._window = window
         self._attempts: list[Attempt] = []
 
     def unbooked(self) -> Sequence[Attempt]:
@@ -78,10 +87,20 @@ class AgentRunner:
         owner books them."""
         return tuple(self._attempts)
 
-    async def run(self, *, system: str, history: Sequence[LLMMessage]) -> RunOutcome:
-        """Go on from `history`, whose last message is the user's or a tool's. Raises only what
-        the journal raises, but for `TurnEnded`."""
-        run = _Run(limits=self._limits, system=system, messages=list(history))
+    async def run(
+        self, *, system: str, history: Sequence[LLMMessage], measured: tuple[int, int] = (0, 0)
+    ) -> RunOutcome:
+        """Go on from `history`, whose last message is the user's or a tool's. `measured` is what
+        an earlier request came to, in tokens, and how many of these messages it had. Raises only
+        what the journal raises, but for `TurnEnded`."""
+        tokens, count = measured
+        run = _Run(
+            limits=self._limits,
+            system=system,
+            messages=list(history),
+            measured=tokens,
+            measured_at=count,
+        )
         try:
             try:
                 await self._work(run)
@@ -91,7 +110,7 @@ class AgentRunner:
             # A journal books what it is told also when it refuses the rest.
             self._attempts.clear()
             run.end("ended", "")
-        return run.outcome()
+        return run.outcome(measured=self._window() is not None)
 
     async def _work(self, run: _Run) -> None:
         while run.status is None:
@@ -105,6 +124,8 @@ class AgentRunner:
         """The next decision; the last pass keeps the tools and may use none. A history that does
         not fit is made shorter first."""
         run.last_pass = run.last_pass or run.exhausted() is not None
+        if not self._fits(run):
+            await self._shorten(run)
         while True:
             history = list(run.messages)
             if nudge is not None:
@@ -125,6 +146,10 @@ class AgentRunner:
             run.count(decided)
             return decided
 
+    def _fits(self, run: _Run) -> bool:
+        window = self._window()
+        return window is None or run.context_tokens() <= window - min(window // 8, 4096)
+
     async def _shorten(self, run: _Run) -> bool:
         if run.overflows >= self._limits.max_overflows:
             return False
@@ -134,6 +159,7 @@ class AgentRunner:
         if shorter is None:
             return False
         run.messages = list(shorter)
+        run.measured, run.measured_at = 0, 0
         return True
 
     async def _call(self, run: _Run, message: LLMMessage, decision: ToolCalls) -> None:
@@ -251,8 +277,19 @@ class _Run:
             return "the same tool call brought the same result again and again"
         return None
 
+    measured: int = 0
+    """Tokens of the first `measured_at` messages, prompt and tools included, by a known usage."""
+    measured_at: int = 0
+
+    def context_tokens(self) -> int:
+        fresh = estimate_request_tokens(self.messages[self.measured_at :])
+        return self.measured + fresh if self.measured else fresh + estimate_tokens(self.system)
+
     def count(self, decided: Decided) -> None:
         self.usages.extend(decided.usages)
+        read = decided.usages[-1].input_tokens
+        if read:
+            self.measured, self.measured_at = read, len(self.messages)
         self.iterations += len(decided.usages)
 
     def decided(self, message: LLMMessage, notice: str | None) -> None:
@@ -299,7 +336,7 @@ class _Run:
         self.status = status
         self.text = text
 
-    def outcome(self) -> RunOutcome:
+    def outcome(self, *, measured: bool) -> RunOutcome:
         assert self.status is not None
         return RunOutcome(
             status=self.status,
@@ -307,6 +344,8 @@ class _Run:
             iterations=self.iterations,
             tool_calls=self.tool_calls,
             usage=_sum(self.usages),
+            prompt_tokens=self.usages[0].input_tokens if self.usages else None,
+            context_tokens=self.context_tokens() if measured else 0,
             unknown_usages=sum(
                 usage.input_tokens is None or usage.output_tokens is None for usage in self.usages
             ),

@@ -42,8 +42,9 @@ def failure(error: ProviderError) -> str:
             )
         case ContextOverflow():
             return (
-                "This conversation no longer fits into the model's window. It is kept. "
-                "Begin a new one with /new, or choose a model with a larger window."
+                "This conversation no longer fits into the model's window, and could not be made "
+                "shorter. It is kept. Begin a new one with /new, or choose a model with a larger "
+                "window."
             )
         case ModelMissing():
             return f"There is no model to answer you: {error}. {_KEPT} Then ask me to go on."

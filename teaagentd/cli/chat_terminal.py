@@ -26,6 +26,7 @@ from teaagentd.types import SessionKey
 COMMANDS = {
     "/stop": "stop what it is doing",
     "/new": "begin a new conversation",
+    "/compact": "summarise the conversation and go on with that",
     "/status": "what it is doing and what waits",
     "/help": "the commands",
     "/quit": "leave",

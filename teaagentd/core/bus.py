@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import anyio
 
-from teaagentd.core.commands import Command, parse_command
+from teaagentd.commands import Command, parse_command
 from teaagentd.errors import InvalidMessage
 from teaagentd.store import Store
 from teaagentd.store.values import Accepted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -13,9 +13,9 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from teaagentd.commands import Command, answer
 from teaagentd.core.activity import Activity, ActivityFeed
 from teaagentd.core.bus import MessageBus
-from teaagentd.core.commands import Command, answer
 from teaagentd.core.gate import Gate, WaitGraph
 from teaagentd.core.turn import Turn, TurnEnd, TurnServices
 from teaagentd.errors import (
@@ -261,7 +261,9 @@ class Loop:
     ) -> TurnEnd | None:
         self._live[turn.id] = turn
         parent = _current_turn.set(turn)
+        compactor = self._services.compactor
         try:
+            await compactor.before_turn(turn.key)
             with structlog.contextvars.bound_contextvars(session=str(turn.key), turn=turn.id):
                 end = await turn.run(resumed)
         finally:
@@ -269,12 +271,11 @@ class Loop:
             del self._live[turn.id]
             lane.turn = None
             self._check_quiet()
-        if end is not None and end.exchange and turn.origin != "ephemeral":
-            self._background += 1
-            if self._workers is not None:
-                self._workers.start_soon(self._remember, turn, end)
-            else:
-                await self._remember(turn, end)
+        if end is not None and turn.origin != "ephemeral":
+            if end.exchange:
+                await self._beside(lambda: turn.session.remember(end.exchange))
+            if compactor.is_due(turn.key, turn.context_tokens):
+                await self._beside(lambda: compactor.compact(turn.key))
         return end
 
     def _release(self, lane: _Lane) -> None:
@@ -384,6 +385,8 @@ class Loop:
             closed = {row_id for out in done.outbound for row_id in out.message_ids}
             self._bus.claimed(key, closed - {done.id})
         self._services.announce(done.outbound)
+        if command.name == "compact" and not done.duplicate:
+            await self._beside(lambda: self._services.compactor.compact(key, whole=True))
         return done
 
     def status_line(self, key: SessionKey) -> str:
@@ -419,9 +422,17 @@ class Loop:
 
     # -- background work and the end ----------------------------------------------------
 
-    async def _remember(self, turn: Turn, end: TurnEnd) -> None:
+    async def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` in the background, or now where nothing serves."""
+        self._background += 1
+        if self._workers is not None:
+            self._workers.start_soon(self._do_beside, work)
+        else:
+            await self._do_beside(work)
+
+    async def _do_beside(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await turn.session.remember(end.exchange)
+            await work()
         finally:
             self._background -= 1
             if not self._background:
@@ -429,7 +440,8 @@ class Loop:
                 self._background_idle = anyio.Event()
 
     async def wait_background(self, timeout_s: float) -> bool:
-        """Wait until background work (memory) has drained; False when the time passed first."""
+        """Wait until background work (memory, compaction) has drained; False when the time
+        passed first."""
         with anyio.move_on_after(timeout_s):
             while self._background:
                 await self._background_idle.wait()

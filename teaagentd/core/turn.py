@@ -15,6 +15,7 @@ from teaagentd.abc import Clock, MemoryEngine
 from teaagentd.agent.runner import AgentRunner
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
+from teaagentd.core.compaction import Compactor
 from teaagentd.core.context import ContextBuilder
 from teaagentd.core.gate import Gate, Slot
 from teaagentd.core.session import Session
@@ -61,6 +62,7 @@ class TurnServices:
     clock: Clock
     make_runner: Callable[[Turn], AgentRunner]
     announce: Announce
+    compactor: Compactor
     memory: MemoryEngine | None = None
     timeout_s: float = 3600.0
     context_window: Callable[[], int | None] = lambda: None
@@ -108,6 +110,7 @@ class Turn:
         self.session = services.session(new.key)
         self.watcher = services.feed.watcher(new.key, new.id)
         self.begun_at: float | None = None
+        self.context_tokens = 0
         self._new = new
         self._services = services
         self._store = services.store
@@ -122,6 +125,7 @@ class Turn:
         self._waits_for_slot = False
         self._begun: Begun | None = None
         self._end: TurnEnd | None = None
+        self._opening_id: int | None = None
         self._said: list[str] = []
         self._exchange: list[LLMMessage] = []
         self._running_calls: set[str] = set()
@@ -208,6 +212,7 @@ class Turn:
         asked = {row.id for row in found.claimed}
         opened = [message for message in found.history if message.inbox_id in asked]
         self._exchange.extend(opened or found.history[-1:])
+        self._opening_id = self._exchange[0].id
         self.begun_at = self._services.clock.monotonic()
         self._scope.deadline = anyio.current_time() + self._remaining_s
         return True
@@ -216,7 +221,12 @@ class Turn:
         assert self._begun is not None
         history = self._begun.history
         prompt = await self._services.context.system_prompt(history, history[-1])
-        await self._runner.run(system=prompt.static, history=history)
+        measures = self._services.compactor.measures
+        run = await self._runner.run(
+            system=prompt.static, history=history, measured=measures.of(self.key, history)
+        )
+        measures.keep(self.key, history[-1].id, run.prompt_tokens)
+        self.context_tokens = run.context_tokens
         if self._end is None:
             # The run met the fence: the store has closed this turn under it.
             self._leaving = "stopped"
@@ -354,7 +364,7 @@ class Turn:
         return self._take_in(result)
 
     async def overflow(self) -> Sequence[LLMMessage] | None:
-        return None
+        return await self._services.compactor.within_turn(self.key, self.id, self._opening_id)
 
     async def close(self, text: str, outcome: TurnOutcome, attempts: Sequence[Attempt]) -> None:
         closed = await self._store.close(self.id, text=text, outcome=outcome, attempts=attempts)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from sys import maxsize
 from urllib.parse import urlsplit
 
 from teaagentd.abc import Clock, OnChunk
-from teaagentd.errors import ConfigError
+from teaagentd.errors import ConfigError, ContextOverflow
 from teaagentd.providers.exchange import ChatServer, Timeouts
 from teaagentd.providers.options import ProviderOptions
 from teaagentd.providers.wire import request_body
@@ -52,7 +53,13 @@ class OpenAIAdapter:
 
     async def complete(self, request: LLMRequest, on_chunk: OnChunk | None = None) -> LLMResponse:
         body = request_body(request, model=self.model, limit_name=self._limit_name)
-        return await self._server.complete(body, purpose=request.purpose, on_chunk=on_chunk)
+        try:
+            return await self._server.complete(body, purpose=request.purpose, on_chunk=on_chunk)
+        except ContextOverflow as error:
+            # The server knows its window best.
+            if error.limit_tokens:
+                self.context_window = min(self.context_window or maxsize, error.limit_tokens)
+            raise
 
     async def aclose(self) -> None:
         await self._server.aclose()

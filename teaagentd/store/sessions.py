@@ -18,10 +18,12 @@ _RENEW = """
         SELECT coalesce(max(place), 0) + 1 FROM messages WHERE session = sessions.id
     ) WHERE id = ?
 """
+_BEGIN_AT = "UPDATE sessions SET live_from = ? WHERE id = ?"
 # The page is chosen first: what is counted is counted for its sessions alone.
 _RECORDS = """
     SELECT s.key, s.generation, s.created_at, s.active_at,
-        (SELECT count(*) FROM messages m WHERE m.session = s.id AND m.place >= s.live_from),
+        (SELECT count(*) FROM messages m WHERE m.session = s.id AND m.place >= s.live_from
+            AND m.position >= 0),
         (SELECT count(*) FROM inbox i WHERE i.session = s.id AND i.state = 'pending'),
         (SELECT t.id FROM turns t WHERE t.session = s.id AND t.state = 'running')
     FROM ({page} ORDER BY active_at DESC, id DESC LIMIT :limit) s
@@ -76,6 +78,11 @@ def ensure(
 def renew(connection: sqlite3.Connection, session: int) -> None:
     """Begin a new generation: what is in the transcript stays, and is no longer its history."""
     connection.execute(_RENEW, (session,))
+
+
+def begin_history_at(connection: sqlite3.Connection, session: int, place: int) -> None:
+    """What stands before `place` stays in the transcript and is no longer the live history."""
+    connection.execute(_BEGIN_AT, (place, session))
 
 
 def touch(connection: sqlite3.Connection, session: int, now: int) -> None:

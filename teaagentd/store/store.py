@@ -1,4 +1,4 @@
-"""Store: the commit points T0 to T7 of a message's life, and what can be read beside them."""
+"""Store: the commit points T0 to T8 of a message's life, and what can be read beside them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from teaagentd.abc import Clock
 from teaagentd.errors import TurnEnded
 from teaagentd.store import (
     admission,
+    compacting,
     delivery,
     inbox,
     lifecycle,
@@ -30,10 +31,12 @@ from teaagentd.store.values import (
     Commanded,
     CommandEffect,
     CommandOutcome,
+    Compaction,
     DeadRow,
     Depths,
     Folded,
     Letter,
+    LiveHistory,
     NewTurn,
     NoteRenderer,
     PendingKey,
@@ -359,6 +362,21 @@ class Store:
             lambda connection: delivery.delay(connection, outbound_id, index, until=until_ms),
         )
 
+    # -- T8: the history is made shorter ------------------------------------------------
+
+    async def compact(
+        self, compaction: Compaction | None, *, attempts: Sequence[Attempt] = ()
+    ) -> bool:
+        """T8. The summary takes the place of what it tells of; the transcript keeps that. False,
+        and nothing but `attempts` booked, if the history has changed its beginning meanwhile or
+        another turn is at work on it, or if none came of the attempts."""
+        return await self._write(
+            "T8.compact",
+            lambda connection: compacting.compact(
+                connection, compaction, attempts=attempts, now=self._now()
+            ),
+        )
+
     # -- reads --------------------------------------------------------------------------
 
     async def undelivered(self, channel: str) -> tuple[Letter, ...]:
@@ -426,6 +444,18 @@ class Store:
             if session is None:
                 return ()
             return transcripts.page(connection, session, limit=limit, before=before)
+
+        return await self._read(read)
+
+    async def live_history(self, key: SessionKey) -> LiveHistory | None:
+        """What the model would be shown of a session now; None for one that does not exist."""
+
+        def read(connection: sqlite3.Connection) -> LiveHistory | None:
+            session = sessions.find(connection, key)
+            if session is None:
+                return None
+            messages = transcripts.history(connection, session)
+            return LiveHistory(generation=session.generation, messages=messages)
 
         return await self._read(read)
 

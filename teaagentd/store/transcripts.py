@@ -1,7 +1,8 @@
 """The table `messages`: each session's transcript, in the order a provider must be given it.
 
 A message stands at a `place` of its session. The results of its calls share that place and
-stand behind it by the calls' positions, whenever they came in.
+stand behind it by the calls' positions, whenever they came in. A summary stands before the first
+message of the live history, at that one's place.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ _ADD = """
         tool_call_id, name, raw, reasoning, model, attachments, created_at)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+SUMMARY_NOTE = "[this program's summary of what was said before]"
+_ADD_SUMMARY = """
+    INSERT INTO messages (session, turn, place, position, role, note, content, created_at)
+    VALUES (?, ?, ?, -1, 'user', ?, ?, ?)
+"""
 _COLUMNS = """
     id, role, content, note, inbox, tool_calls, tool_call_id, name, raw, reasoning, model,
     attachments, place, position
@@ -49,7 +55,7 @@ _KNOWN = """
 """
 _PAGE = f"""
     SELECT * FROM (
-        SELECT {_COLUMNS} FROM messages WHERE session = :session
+        SELECT {_COLUMNS} FROM messages WHERE session = :session AND position >= 0
             AND (place, position) < (
                 coalesce((SELECT place FROM messages WHERE id = :before), :end),
                 coalesce((SELECT position FROM messages WHERE id = :before), 0)
@@ -96,6 +102,19 @@ def append(
         _add(connection, turn, message, place + offset, 0, now)
         for offset, message in enumerate(cleaned)
     )
+
+
+def add_summary(
+    connection: sqlite3.Connection, session: int, turn: int, place: int, text: str, now: int
+) -> None:
+    """What was before `place`, told in one message in front of it. It is no part of the
+    transcript as people see it."""
+    connection.execute(_ADD_SUMMARY, (session, turn, place, SUMMARY_NOTE, clean_text(text), now))
+
+
+def is_summary(message: LLMMessage) -> bool:
+    """Whether `message` tells of what was before it."""
+    return message.note == SUMMARY_NOTE
 
 
 def append_result(

@@ -58,6 +58,28 @@ class Begun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LiveHistory:
+    """What the model would be shown of a session now, without what waits."""
+
+    generation: int
+    messages: tuple[LLMMessage, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compaction:
+    """T8: `summary` tells of the messages from `first_id`, where the live history of `generation`
+    began, to `last_id`, which ends a round."""
+
+    key: SessionKey
+    generation: int
+    first_id: int
+    last_id: int
+    summary: str
+    turn_id: str | None
+    """The turn that asks for it; None between turns."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Folded:
     """T4: the claimed rows as transcript messages, and what was delivered before them."""
 

@@ -11,12 +11,14 @@ import anyio
 from anyio.abc import TaskGroup
 
 from teaagentd.abc import LLMAdapter, MemoryEngine, SystemClock, Tool
+from teaagentd.agent.compaction import Summariser
 from teaagentd.agent.engine import ModelDecisionEngine, RetryPolicy
 from teaagentd.agent.execution import RunPlace
 from teaagentd.agent.runner import AgentRunner, RunLimits
 from teaagentd.agent.toolbox import CallLimits, Toolbox, ToolRegistry
 from teaagentd.core.activity import Activity, ActivityFeed
 from teaagentd.core.bus import MessageBus
+from teaagentd.core.compaction import Compactor
 from teaagentd.core.context import ContextBuilder
 from teaagentd.core.dispatcher import Dispatcher
 from teaagentd.core.gate import Gate
@@ -120,8 +122,23 @@ async def running(
                     place=RunPlace(session_key=turn.key, turn_id=turn.id, waiting=turn.waiting),
                     watcher=turn.watcher,
                     limits=limits or RunLimits(),
+                    window=window,
                 )
 
+            def window() -> int | None:
+                return model.context_window
+
+            words = ModelDecisionEngine(
+                adapter=model,
+                registry=ToolRegistry([]),
+                dialect="native",
+                retry=RetryPolicy(wait_s=0.01, jitter_s=0.01),
+            )
+            compactor = Compactor(
+                store=store,
+                summariser=Summariser(engine=words, window=window),
+                window=window,
+            )
             services = TurnServices(
                 store=store,
                 bus=bus,
@@ -132,6 +149,8 @@ async def running(
                 announce=dispatcher.announce,
                 memory=memory,
                 timeout_s=turn_timeout_s,
+                context_window=window,
+                compactor=compactor,
             )
             gate = Gate(cap, max_parked=max_parked)
             loop = Loop(bus=bus, store=store, gate=gate, feed=feed, services=services)

@@ -14,6 +14,7 @@ LONG = (
     "First a line about tea that fills a part.\n\nThen a second one that fills another part.\n\n"
     "And a third one, so that the order of parts can be seen."
 )
+FILLER = "word " * 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,21 @@ def new_conversation(world: World) -> None:
     world.settle()
 
 
+def compacted(world: World) -> None:
+    """A conversation is summarised; the next request begins with the summary, or as before."""
+    for number in range(2):
+        world.send("anna", f"#anna/{number}# {FILLER} [[say:ok]]")
+        world.settle()
+    world.send("anna", "/compact")
+    world.wait(
+        "it is summarised, or the daemon fell",
+        lambda: world.daemon.query("SELECT 1 FROM messages WHERE position = -1"),
+    )
+    world.settle()
+    world.send("anna", "#anna/2# go on")
+    world.settle()
+
+
 def provider_refuses(world: World) -> None:
     """A turn that ends without an answer is closed with a text that says so."""
     world.send("anna", "#anna/0# [[status:400]]")
@@ -161,6 +177,7 @@ SCENARIOS = (
     Scenario(name="stop", play=stop_while_it_hangs, commits=("T7.command",)),
     Scenario(name="stop in a call", play=stop_in_a_call, commits=("T7.command", "T3.start")),
     Scenario(name="new", play=new_conversation, commits=("T7.command",)),
+    Scenario(name="compacted", play=compacted, commits=("T8.compact",)),
     Scenario(name="refusal", play=provider_refuses, commits=("T5.close",)),
     Scenario(name="push", play=push_in_parts, commits=("T6.freeze",)),
     Scenario(name="push", play=push_in_parts, commits=("T6.start", "T6.finish"), nth=(1, 2, 3)),

@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 
 from teaagentd.store import Store, failpoints
+from teaagentd.store.values import Compaction
 from teaagentd.store.writer import OnCommit
 from teaagentd.types import Receipt, SessionKey
 from tests.store.steps import (
     ManualClock,
+    attempt,
     begin,
     close_or_fold,
     command,
@@ -47,6 +49,15 @@ async def live(store: Store) -> None:
     await store.accept(said("and more", chat_id="7", channel="telegram"))
     await close_or_fold(store, turn.turn_id, "interim")
     closed = await close_or_fold(store, turn.turn_id, "done")
+    history = await store.live_history(CHAT)
+    assert history is not None
+    first, last = history.messages[0].id, history.messages[-2].id
+    assert first is not None
+    assert last is not None
+    summary = Compaction(
+        key=CHAT, generation=1, first_id=first, last_id=last, summary="go on", turn_id=None
+    )
+    assert await store.compact(summary, attempts=(attempt(),))
     letter = closed.outbound[0].id
     await store.freeze(letter, ["do", "ne"])
     await store.start_part(letter, 0, idempotent=False)

@@ -9,6 +9,7 @@ from teaagentd.store.values import CommandEffect, CommandOutcome
 HELP = """\
 /stop    stop what I am doing; messages that wait are answered next
 /new     start a new conversation; the old one is kept, and I no longer see it
+/compact make a summary of this conversation, and go on with that; all of it is kept
 /status  what I am doing and what is waiting
 /help    this list
 Anything else is for me. What you send while I work is taken into account at once."""
@@ -39,7 +40,7 @@ class Command:
         return SUPERSEDED if self.name == "new" else STOPPED
 
 
-_NAMES = frozenset({"stop", "new", "status", "help"})
+_NAMES = frozenset({"stop", "new", "compact", "status", "help"})
 
 
 def parse_command(content: str) -> Command | None:
@@ -62,6 +63,8 @@ def answer(command: Command, outcome: CommandOutcome, status: str) -> str:
         return HELP
     if command.name == "status":
         return status
+    if command.name == "compact":
+        return "I make a summary of this conversation, and go on with it from my next turn on."
     waiting = _waiting(outcome.still_pending)
     if command.name == "new":
         stopped = " What I was doing was stopped." if outcome.stopped_turn_id else ""

@@ -1,0 +1,130 @@
+"""Compactor: keeps histories within the window, by summaries that are made beside the turns and put
+in place between them, or within a turn that no longer fits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from teaagentd.agent.compaction import LEFT_OUT, Measures, Summariser, clipped, find_cut
+from teaagentd.errors import CompactionFailed, StoreError
+from teaagentd.store import Store
+from teaagentd.store.transcripts import is_summary
+from teaagentd.store.values import Compaction, LiveHistory
+from teaagentd.types import Attempt, LLMMessage, SessionKey
+
+_PATIENCE = 3
+"""Failures in a row, per session, after which the oldest messages are left out untold."""
+
+_UNKNOWN_WINDOW = 8192
+
+log = structlog.get_logger()
+
+
+class Compactor:
+    """At most one compaction per session at a time. A summary is for the history that it was made
+    from: after `/new` or another compaction it is dropped."""
+
+    def __init__(
+        self, *, store: Store, summariser: Summariser, window: Callable[[], int | None]
+    ) -> None:
+        self._store = store
+        self._summariser = summariser
+        self._window = window
+        self._at_work: set[SessionKey] = set()
+        self._ready: dict[SessionKey, Compaction] = {}
+        self._failures: Counter[SessionKey] = Counter()
+        self.measures = Measures()
+
+    def is_due(self, key: SessionKey, tokens: int) -> bool:
+        """Whether a history of so many tokens, prompt and tools included, is to be made shorter:
+        at three quarters of the window."""
+        window = self._window()
+        return window is not None and tokens >= window * 3 // 4 and key not in self._at_work
+
+    async def compact(self, key: SessionKey, *, whole: bool = False) -> None:
+        """Make a summary of all but the last quarter of a window, or of the `whole` history. It
+        is put in place now, or before the next turn if one is at work. Failure leaves the
+        history as it is."""
+        if key in self._at_work:
+            return
+        self._at_work.add(key)
+        try:
+            live = await self._store.live_history(key)
+            keep = 0 if whole else (self._window() or _UNKNOWN_WINDOW) // 4
+            cut = find_cut(live.messages, keep) if live is not None else 0
+            if live is not None and cut > 1:
+                await self._make(key, live, cut, turn_id=None)
+        except StoreError as error:
+            log.error("compaction_not_kept", session=str(key), error=str(error))
+        finally:
+            self._at_work.discard(key)
+
+    async def before_turn(self, key: SessionKey) -> None:
+        """Put in place what was made while the last turn was at work. Called by who owns the
+        session, before its next turn begins."""
+        made = self._ready.pop(key, None)
+        if made is not None:
+            await self._store.compact(made)
+
+    async def within_turn(
+        self, key: SessionKey, turn_id: str, first_id: int | None
+    ) -> Sequence[LLMMessage] | None:
+        """A shorter history for a turn whose request does not fit; its own messages begin with
+        `first_id`. What came before them is summarised; if that was done already, or cannot be,
+        long contents are clipped for this turn alone. None if nothing helps."""
+        live = await self._store.live_history(key)
+        ids = [message.id for message in live.messages] if live is not None else []
+        if live is None or first_id not in ids:
+            return None
+        before = ids.index(first_id)
+        while before and live.messages[before].role == "tool":
+            before -= 1  # a resumed turn may go on in the middle of a round
+        told_already = before == 1 and is_summary(live.messages[0])
+        if before and not told_already and await self._make(key, live, before, turn_id=turn_id):
+            live = await self._store.live_history(key)
+            return None if live is None else live.messages
+        return clipped(live.messages, (self._window() or _UNKNOWN_WINDOW) // 2)
+
+    async def _make(
+        self, key: SessionKey, live: LiveHistory, cut: int, *, turn_id: str | None
+    ) -> bool:
+        """Have the first `cut` messages summarised, and the summary put in their place, or kept
+        until the turn that is at work has ended. Whether it is in place."""
+        first, last = live.messages[0].id, live.messages[cut - 1].id
+        assert first is not None
+        assert last is not None
+        attempts: list[Attempt] = []
+        made = None
+        try:
+            summary = await self._summary(key, live.messages[:cut], attempts)
+            if summary is not None:
+                made = Compaction(
+                    key=key,
+                    generation=live.generation,
+                    first_id=first,
+                    last_id=last,
+                    summary=summary,
+                    turn_id=turn_id,
+                )
+        finally:
+            done = await self._store.compact(made, attempts=attempts)
+        log.info("compacted", session=str(key), messages=cut, done=done)
+        if made is not None and not done and turn_id is None:
+            self._ready[key] = made
+        return done
+
+    async def _summary(
+        self, key: SessionKey, messages: Sequence[LLMMessage], attempts: list[Attempt]
+    ) -> str | None:
+        """None if the model gave none, until it has failed several times in a row."""
+        try:
+            summary = await self._summariser.summarise(messages, attempts)
+        except CompactionFailed as error:
+            self._failures[key] += 1
+            log.warning("compaction_failed", session=str(key), error=str(error))
+            return LEFT_OUT if self._failures[key] >= _PATIENCE else None
+        self._failures.pop(key, None)
+        return summary
