@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import anyio
+
 from teaagentd.abc import Clock
 from teaagentd.errors import TurnEnded
 from teaagentd.store import (
@@ -24,6 +26,7 @@ from teaagentd.store.admission import Order
 from teaagentd.store.database import Database
 from teaagentd.store.lifecycle import Intake
 from teaagentd.store.recent import RecentHistories
+from teaagentd.store.totals import Counting, Totals
 from teaagentd.store.values import (
     Accepted,
     Begun,
@@ -88,6 +91,8 @@ class Store:
         self._max_pending = max_pending
         self._pull = pull_channels
         self._recent = RecentHistories()
+        self._counting = Counting()
+        self._counts = anyio.Lock()
 
     @classmethod
     async def open(
@@ -458,6 +463,12 @@ class Store:
             return LiveHistory(generation=session.generation, messages=messages)
 
         return await self._read(read)
+
+    async def totals(self) -> Totals:
+        """What was counted since the file was made. Takes as long as there is news since the
+        last call."""
+        async with self._counts:
+            return await self._read(self._counting.count)
 
     async def depths(self) -> Depths:
         """How full the queues are now."""

@@ -63,6 +63,7 @@ def create_app(
             Route("/v1/status", status.show, methods=get),
             Route("/v1/shutdown", status.shut_down, methods=post),
             Route("/healthz", status.health, methods=get),
+            Route("/metrics", status.metrics, methods=get),
         ],
         exception_handlers=HANDLERS,
     )

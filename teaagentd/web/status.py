@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import anyio
+import anyio.to_thread
 import structlog
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,7 +29,7 @@ log = structlog.get_logger()
 
 
 class Status:
-    """`/v1/status`, `/healthz` and `/v1/shutdown`."""
+    """`/v1/status`, `/metrics`, `/healthz` and `/v1/shutdown`."""
 
     def __init__(self, daemon: Served) -> None:
         self._daemon = daemon
@@ -84,6 +86,11 @@ class Status:
             return JSONAnswer({"status": "ok"})
         log.error("unhealthy", reason=reason)
         raise Problem(503, reason, kind="unhealthy", title="The daemon is not well")
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus. The library behind it is imported by the first who asks."""
+        module = await anyio.to_thread.run_sync(importlib.import_module, "teaagentd.web.metrics")
+        return Response(await module.render(self._daemon), media_type=module.CONTENT_TYPE)
 
     async def shut_down(self, request: Request) -> Response:
         """202: the daemon ends when it has finished what it began. `force` ends the waiting;
