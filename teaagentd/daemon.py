@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from zoneinfo import ZoneInfo
 
 import anyio
+import stamina.instrumentation
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
@@ -234,6 +235,8 @@ class Daemon:
             tasks.start_soon(self.dispatcher.run)
             tasks.start_soon(self.loop.run)
             _spare_the_collector()
+            # Its own lines hold the provider's words, which may hold what was said.
+            stamina.instrumentation.set_on_retry_hooks(())
             log.info("ready", provider=self.adapter.name, model=self.adapter.model)
             manager.ready()
             tasks.start_soon(manager.keep_alive, self.store.ping)
@@ -292,17 +295,19 @@ class Daemon:
     async def watch_signals(self) -> None:
         """SIGTERM and SIGINT: the first drains, the second forces, a third ends at once."""
         with anyio.open_signal_receiver(*_SIGNALS) as signals:
-            await self.heed(signals)
+            await self.heed(signals, forcing=True)
 
-    async def heed(self, signals: AsyncIterator[signal.Signals]) -> None:
-        """The same for a receiver that was opened before the daemon was."""
+    async def heed(self, signals: AsyncIterator[signal.Signals], *, forcing: bool = False) -> None:
+        """The same for a receiver that was opened before the daemon was. Without `forcing` the
+        first signal forces nothing, though the end was asked for over the socket before."""
         count = 0
         async for received in signals:
             count += 1
             log.info("signal", signal=received.name, count=count)
             if count > 2:
                 os._exit(EXIT_FORCED)
-            self.request_stop()
+            if count > 1 or forcing or not self.draining:
+                self.request_stop()
 
 
 class _Progress:

@@ -213,6 +213,16 @@ class TestWrongValues:
         monkeypatch.setenv("TEAAGENTD_AGENT", "{")
         assert refusal(home, "").startswith("TEAAGENTD_AGENT: is no valid JSON")
 
+    @pytest.mark.parametrize("key", ["a b", "a\nb", "schlüssel", " ", "a\tb"])
+    def test_a_key_that_no_header_can_hold_is_refused_unseen(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch, key: str
+    ) -> None:
+        monkeypatch.setenv("TEAAGENTD_PROVIDER__TYPE", "openai")
+        monkeypatch.setenv("TEAAGENTD_PROVIDER__API_KEY", key)
+        message = refusal(home, "")
+        assert message.startswith("TEAAGENTD_PROVIDER__API_KEY: provider.api_key must be one word")
+        assert "schl" not in message
+
     def test_a_list_in_a_variable_that_is_no_json_is_named(
         self, home: Home, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import subprocess
 import sys
@@ -31,6 +32,22 @@ def test_the_unit_is_valid(tmp_path: Path) -> None:
     unit.write_text(text.replace("/opt/teaagentd/.venv/bin/teaagentd", sys.executable))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+def test_the_unit_for_a_user_is_valid(tmp_path: Path) -> None:
+    text = (DEPLOY / "teaagentd-user.service").read_text()
+    unit = tmp_path / "teaagentd.service"
+    program = "%h/.local/share/teaagentd/.venv/bin/teaagentd"
+    assert program in text
+    unit.write_text(text.replace(program, sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", "--man=no", str(unit)],
+        env={"XDG_RUNTIME_DIR": str(tmp_path), "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
         check=False,

@@ -255,6 +255,7 @@ class ModelDecisionEngine:
                 next_wait_s = attempt.next_wait
                 if attempt.num == 1:
                     raise failed
+                log.info("request_tried_again", tried=attempt.num, purpose=request.purpose)
                 asking.watcher.phase(Phase.THINKING, f"try {attempt.num} of {policy.attempts}")
                 return await self._once(request, asking)
         raise AssertionError("a retry context ends by returning or raising")

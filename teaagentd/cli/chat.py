@@ -36,7 +36,8 @@ def chat(key: SessionKey) -> int:
     each line is a message, and is answered before the next one is sent.
     """
     home = current_home()
-    at_keyboard = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    ends = (sys.stdin, sys.stdout)
+    at_keyboard = all(end is not None and end.isatty() for end in ends)
     # What cannot move its cursor is served line by line, as a pipe is.
     at_keyboard = at_keyboard and os.environ.get("TERM", "dumb") != "dumb"
 

@@ -33,6 +33,7 @@ COMMANDS = {
 }
 _LEAVE = frozenset({"/quit", "/exit"})
 _TICK_S = 1.0
+_ARMED_S = 5.0
 _PAPER_DELAY_S = 0.02
 _TYPED_AHEAD = 1000
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse ansibrightblack"})
@@ -51,8 +52,8 @@ class TerminalChat:
         self._send, self._typed = anyio.create_memory_object_stream[str](_TYPED_AHEAD)
         self._at_work = anyio.Event()
         self._unsent = 0
-        self._armed = False
-        """Whether the next Ctrl-C leaves."""
+        self._armed_until = 0.0
+        """Until then the next Ctrl-C leaves, in `time.monotonic()`."""
 
     async def run(self) -> int:
         """Talk until the person leaves. Returns the exit code."""
@@ -89,10 +90,10 @@ class TerminalChat:
 
         @stop.add("c-c")
         def interrupt(event: KeyPressEvent) -> None:
-            if self._armed:
+            if time.monotonic() < self._armed_until:
                 event.app.exit(exception=KeyboardInterrupt)
                 return
-            self._armed = True
+            self._armed_until = time.monotonic() + _ARMED_S
             event.current_buffer.reset()
             if self._screen.busy:
                 tasks.start_soon(self._stop)
@@ -108,7 +109,7 @@ class TerminalChat:
                 return OK
             except KeyboardInterrupt:
                 return INTERRUPTED
-            self._armed = False
+            self._armed_until = 0.0
             if line.strip().lower() in _LEAVE:
                 return OK
             if line.strip():

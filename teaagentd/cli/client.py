@@ -15,6 +15,7 @@ import httpx2
 import orjson
 
 from teaagentd.cli.exits import DISK, FAILED, NO_DAEMON, TRY_LATER, Failure
+from teaagentd.transcript import clean_text
 from teaagentd.types import OutboundKind, SessionKey
 
 _TIMEOUT_S = 30.0
@@ -95,12 +96,18 @@ class Client:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self._folder: int | None = None
-        self._http = httpx2.AsyncClient(
-            transport=httpx2.AsyncHTTPTransport(uds=self._short_path(), verify=False),
-            base_url="http://teaagentd",
-            timeout=_TIMEOUT_S,
-            trust_env=False,
-        )
+        self._made: httpx2.AsyncClient | None = None
+
+    def _http(self) -> httpx2.AsyncClient:
+        """Made when it is first needed: a long path leads by a folder that a first start makes."""
+        if self._made is None:
+            self._made = httpx2.AsyncClient(
+                transport=httpx2.AsyncHTTPTransport(uds=self._short_path(), verify=False),
+                base_url="http://teaagentd",
+                timeout=_TIMEOUT_S,
+                trust_env=False,
+            )
+        return self._made
 
     async def __aenter__(self) -> Client:
         return self
@@ -111,7 +118,8 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._http.aclose()
+        if self._made is not None:
+            await self._made.aclose()
         if self._folder is not None:
             os.close(self._folder)
 
@@ -136,9 +144,10 @@ class Client:
     ) -> Posted:
         """Have a message accepted. With the same `external_id` it may be posted again."""
         body: dict[str, object] = {
-            "channel": key.channel,
-            "chat_id": key.chat_id,
-            "content": content,
+            "channel": clean_text(key.channel),
+            "chat_id": clean_text(key.chat_id),
+            # What is typed or given may be no UTF-8.
+            "content": clean_text(content),
         }
         if external_id is not None:
             body["external_id"] = external_id
@@ -186,7 +195,7 @@ class Client:
         timeout = httpx2.Timeout(_TIMEOUT_S, read=_SILENCE_S)
         query = {"session_key": str(key)}
         try:
-            async with self._http.sse("/v1/events", params=query, timeout=timeout) as source:
+            async with self._http().sse("/v1/events", params=query, timeout=timeout) as source:
                 if source.response.is_error:
                     await source.response.aread()
                     raise _refusal(source.response)
@@ -204,7 +213,7 @@ class Client:
         wait_s: float = 0,
     ) -> object:
         try:
-            response = await self._http.request(
+            response = await self._http().request(
                 method,
                 path,
                 params=query,

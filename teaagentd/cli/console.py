@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
 import click
+
+from teaagentd.cli.exits import Failure
 
 Say = Callable[[str], None]
 """Takes a line for the person at the keyboard."""
@@ -25,6 +28,16 @@ def say(text: str) -> None:
 
 
 def put(text: str) -> None:
-    """A line of output, at once. A pipe gets it as it is, a terminal without control characters."""
-    click.echo(harmless(text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+    """A line of output, at once. A pipe gets it as it is, a terminal without control characters.
+    Raises `Failure` if nobody can get it, and `BrokenPipeError` if nobody wants it any more."""
+    if sys.stdout is None:
+        raise Failure("there is no standard output for the answer")
+    try:
+        click.echo(harmless(text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is left in the buffer would fail once more as the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Failure(f"standard output cannot be written: {error.strerror}") from error

@@ -119,7 +119,11 @@ class Conversation:
                 self._view.delta(turn_id, event.text("text"))
             case "reset":
                 self._view.reset(turn_id)
-            case "reply" | "dropped":
+            case "reply":
+                # Not beyond it: what streamed of the next one is still to come, and goes first.
+                reply_id = event.data.get("id")
+                await self._catch_up(reply_id if isinstance(reply_id, int) else None)
+            case "dropped":
                 await self._catch_up()
             case "phase":
                 phase = event.text("phase")
@@ -127,9 +131,13 @@ class Conversation:
                     await self._catch_up()
                 self._view.phase(turn_id, phase, event.text("detail"))
 
-    async def _catch_up(self) -> None:
-        """Show each reply after the last one seen, in order."""
-        while replies := await self._client.replies(self.key, after=self.seen):
+    async def _catch_up(self, upto: int | None = None) -> None:
+        """Show each reply after the last one seen, in order, up to the one with the id `upto`."""
+        while upto is None or self.seen < upto:
+            found = await self._client.replies(self.key, after=self.seen)
+            replies = [reply for reply in found if upto is None or reply.id <= upto]
+            if not replies:
+                return
             for reply in replies:
                 self.seen = reply.id
                 self._answers.update(dict.fromkeys(reply.message_ids, reply))

@@ -34,11 +34,8 @@ _PURPOSES = {
 
 
 def is_first_start(home: Home) -> bool:
-    """Whether the home holds nothing that was ever written by or for the assistant."""
-    return not any(
-        path.exists() or path.is_symlink()
-        for path in (home.config_file, home.state_file, home.workspace)
-    )
+    """Whether no start has been there before; a configuration may be."""
+    return not any(os.path.lexists(path) for path in (home.state_file, home.workspace))
 
 
 def first_start(home: Home, say: Say) -> bool:
@@ -59,7 +56,8 @@ def write_missing(home: Home, say: Say) -> tuple[str, ...]:
     if not missing:
         return ()
     width = max(len(file.name) for file in missing)
-    say(f"Writing to {home.root}, which nobody but you can open:")
+    open_to = "which others can open too" if _is_open(home) else "which nobody but you can open"
+    say(f"Writing to {home.root}, {open_to}:")
     for file in missing:
         say(f"  {file.name:<{width}}  {file.purpose}")
     if configuration in missing:
@@ -68,6 +66,14 @@ def write_missing(home: Home, say: Say) -> tuple[str, ...]:
     for file in missing:
         _write_new(home, file)
     return tuple(file.name for file in missing)
+
+
+def _is_open(home: Home) -> bool:
+    try:
+        status = home.root.stat()
+    except OSError:
+        return False
+    return bool(status.st_mode & 0o077) or status.st_uid != os.geteuid()
 
 
 def _configuration(home: Home) -> tuple[NewFile, str]:

@@ -11,6 +11,7 @@ import click
 
 from teaagentd.errors import TeaAgentError
 from teaagentd.home import HOME_VARIABLE, Home, find_home
+from teaagentd.transcript import clean_key
 from teaagentd.types import SessionKey
 
 P = ParamSpec("P")
@@ -45,7 +46,7 @@ def session_key(ctx: click.Context, param: click.Parameter, value: str | None) -
     """The callback of `--session KEY`."""
     if value is None:
         return None
-    key = SessionKey.parse(value)
+    key = clean_key(SessionKey.parse(value))
     if not key.channel or not key.chat_id:
         raise click.BadParameter("it is a chat id, or CHANNEL:CHAT", ctx, param)
     return key

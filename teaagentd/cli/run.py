@@ -21,7 +21,8 @@ def run() -> int:
     """Be the daemon, until told to stop.
 
     The first SIGTERM or SIGINT finishes what is being said and sent, the second ends at once, still
-    losing nothing that was accepted. Exit code 0: all was finished; 3: the end was forced; 78: the
+    losing nothing that was accepted. Exit code 0: it ended as asked,
+    what could not be finished in time goes on at the next start; 3: the end was forced; 78: the
     configuration cannot be used.
     """
     home = current_home()

@@ -7,6 +7,7 @@ import time
 
 import click
 
+from teaagentd.cli.chat_plain import put_answer, turn_of
 from teaagentd.cli.client import Client, Posted
 from teaagentd.cli.console import put
 from teaagentd.cli.exits import OK, TRY_LATER, USAGE, Failure
@@ -55,14 +56,15 @@ def send(text: str, key: SessionKey, external_id: str | None, wait_s: float | No
             if wait_s is None:
                 put(str(posted.id))
             else:
-                await _print_answer(client, key, posted, wait_s)
+                return await _print_answer(client, key, posted, wait_s)
         return OK
 
     return run_async(go)
 
 
-async def _print_answer(client: Client, key: SessionKey, posted: Posted, wait_s: float) -> None:
-    """The text that answers the message. Raises `Failure` if none came within `wait_s`."""
+async def _print_answer(client: Client, key: SessionKey, posted: Posted, wait_s: float) -> int:
+    """The text that answers the message; the exit code. Raises `Failure` if none came within
+    `wait_s`."""
     end = time.monotonic() + wait_s
     after = 0
     while True:
@@ -71,8 +73,7 @@ async def _print_answer(client: Client, key: SessionKey, posted: Posted, wait_s:
         for reply in replies:
             after = reply.id
             if posted.id in reply.message_ids:
-                put(reply.content)
-                return
+                return put_answer(reply, await turn_of(client, reply))
         if not replies and left <= 0:
             raise Failure(
                 f"no answer within {wait_s:g} s; message {posted.id} was accepted and will be "

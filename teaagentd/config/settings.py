@@ -125,6 +125,7 @@ class ProviderSection(Section):
         description="A file that holds the key, instead of api_key. A relative path starts here.",
         examples=["openai.key"],
     )
+
     decisions: Decisions = Field(
         default="auto",
         description="How the model calls tools: native (the server's own way), json (one JSON "
@@ -150,6 +151,17 @@ class ProviderSection(Section):
         description="local: minutes without use after which the model leaves the memory; 0 keeps "
         "it there.",
     )
+
+    @field_validator("api_key")
+    @classmethod
+    def _one_word(cls, key: SecretStr | None) -> SecretStr | None:
+        """What no header can hold is refused here, not by each request."""
+        if key is None:
+            return None
+        text = key.get_secret_value().strip()
+        if not (text and text.isascii() and text.isprintable()) or " " in text:
+            raise ValueError("must be one word in ASCII, without spaces or line breaks")
+        return SecretStr(text)
 
 
 class BusSection(Section):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
+import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from teaagentd.store.lock import is_held
-from tests.cli.commands import Done, command, provider, running
+from tests.cli.commands import PROGRAM, Done, command, environ, provider, running
 from tests.daemon_process import DaemonProcess, until
 from tests.strict_server import ServerProcess
 
@@ -52,6 +54,48 @@ def _rename(home: Path, table: str, name: str) -> None:
     with closing(sqlite3.connect(home / "state.db", timeout=10)) as connection:
         connection.execute("PRAGMA legacy_alter_table = ON")
         connection.execute(f"ALTER TABLE {table} RENAME TO {name}")
+
+
+def test_what_is_no_text_is_made_one(home: Path, server: ServerProcess) -> None:
+    """Bytes that are no UTF-8, as an argument, on standard input, in a session's name."""
+    for args in (["hello \udcff"], ["--session", "q\udcff", "hello"]):
+        done = ask(home, server, *args)
+        assert (done.code, done.out) == (0, "Hello to you.\n"), done.err
+    script = 'printf "hello \\xff" | "$@"'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *PROGRAM, "ask", "-"],
+        env=environ(home, **provider(server.url)),
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"Hello to you.\n")
+
+
+@pytest.mark.parametrize("where", [">/dev/full", ">&-"])
+def test_an_output_that_cannot_be_written_is_one_line(
+    home: Path, server: ServerProcess, where: str
+) -> None:
+    ask(home, server, "hello")
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {where}', "bash", *PROGRAM, "ask", "hello"],
+        env=environ(home, **provider(server.url)),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "standard output" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_first_start_makes_the_way_to_a_long_home(server: ServerProcess) -> None:
+    """A socket's path may have 108 bytes; a longer one leads by its folder."""
+    with tempfile.TemporaryDirectory(prefix="tea-") as folder:
+        long = Path(folder) / ("x" * 120)
+        long.mkdir(mode=0o700)
+        assert ask(long, server, "hello").out == "Hello to you.\n"
 
 
 def test_json_is_the_whole_result(home: Path, server: ServerProcess) -> None:

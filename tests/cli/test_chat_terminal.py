@@ -76,6 +76,24 @@ def test_what_is_typed_while_it_works_is_steering(home: Path, server: ServerProc
     assert len(server.requests) == 2
 
 
+def test_the_answer_after_an_overtaken_one_is_shown_once(home: Path, server: ServerProcess) -> None:
+    server.script(
+        [
+            {"match": "go slow", "text": "first\nsecond\nthird", "chunks": 10, "chunk_ms": 100},
+            {"match": "and more", "text": "alpha\nbeta\ngamma", "chunks": 9, "chunk_ms": 20},
+        ]
+    )
+    with chat(home, server) as talking:
+        ready(talking).enter("go slow")
+        talking.wait_for("first")
+        talking.enter("and more")
+        talking.wait_for("gamma")
+        ready(talking)
+        shown = talking.shown
+        assert [shown.count(f"{word}\n") for word in ("alpha", "beta", "gamma")] == [1, 1, 1]
+        assert "that was all of it" not in shown
+
+
 def test_the_first_ctrl_c_stops_the_turn_and_the_second_leaves(
     home: Path, server: ServerProcess
 ) -> None:

@@ -123,6 +123,14 @@ class TestSend:
         assert (done.code, done.out) == (1, "")
         assert len(done.err.splitlines()) == 1
 
+    def test_a_turn_that_failed_is_code_1(self, home: Path) -> None:
+        with ServerProcess() as server, DaemonProcess(home, provider=server.url) as daemon:
+            daemon.start()
+            line = ["send", "[[status:401]]", "--session", "anna", "--wait", "20"]
+            done = command(*line, home=home)
+        assert (done.code, done.out) == (1, "")
+        assert "provider.api_key" in done.err
+
     @pytest.mark.parametrize(
         ("text", "session", "wrong"),
         [("  ", "anna", "text is empty"), ("hello", "", "--session"), ("hello", "a:", "--session")],

@@ -155,6 +155,20 @@ def test_a_refused_text_is_set_aside_and_delays_nobody(
     assert len(effects.notes("refused")) == 1
 
 
+def test_the_first_signal_after_that_forces_nothing(daemon: DaemonProcess, model: Model) -> None:
+    """As when `teaagentd stop` is followed by the service manager's own."""
+    model.script([{"match": "first", "text": "done", "latency_ms": 1500}])
+    first = daemon.post("anna", "first")
+    model.wait_asked("first")
+    assert daemon.call("POST", "/v1/shutdown", {}).status == 202
+    daemon.signal(signal.SIGTERM)
+    assert daemon.wait_exit() == 0
+    daemon.start()
+    assert daemon.answer("api:anna", first)["content"] == "done"
+    turns = daemon.query("SELECT attempt, outcome FROM turns")
+    assert turns == [(1, "answered")]
+
+
 def test_it_can_be_told_to_end_over_its_socket(daemon: DaemonProcess) -> None:
     assert daemon.call("POST", "/v1/shutdown", {}).status == 202
     assert daemon.wait_exit() == 0
