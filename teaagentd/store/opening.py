@@ -57,7 +57,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
         _refuse_remains(path)
         if not path.exists():
             _create(path)
-        _refuse_unknown(path)
+        refuse_unknown(path)
         return _prepared(path)
     except sqlite3.Error as error:
         raise explain(error, path, _OPENING) from error
@@ -118,7 +118,7 @@ def _close_to_others(path: Path) -> None:
         log.warning("store_mode_not_set", path=str(path), error=str(error))
 
 
-def _refuse_unknown(path: Path) -> None:
+def refuse_unknown(path: Path) -> None:
     """Raise for a database that is cut off, of a later version or of another program, having
     written nothing."""
     settled = not any(_size(path, f"{path.name}-{end}") for end in ("wal", "journal"))
