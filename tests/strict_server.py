@@ -227,6 +227,8 @@ class Connection(asyncio.Protocol):
             state.requests.clear()
             return 200, {}
         if path.endswith("/models"):
+            if not self.has_key():
+                return 401, {"error": {"message": "Incorrect API key", "code": "invalid_api_key"}}
             return 200, {"object": "list", "data": [{"id": "strict", "object": "model"}]}
         return 404, {"error": {"message": f"no route {path}"}}
 
@@ -280,9 +282,7 @@ class Connection(asyncio.Protocol):
             state.keep(record)
             self.refuse(400, record.refused, "invalid_request_error")
             return
-        if state.options.key and self.headers.get("authorization") != (
-            f"Bearer {state.options.key}"
-        ):
+        if not self.has_key():
             record.status = 401
             state.keep(record)
             given = self.headers.get("authorization", "").removeprefix("Bearer ")
@@ -292,6 +292,10 @@ class Connection(asyncio.Protocol):
         record.status = reply.get("status", 200)
         state.keep(record)
         await self.stream(reply, record.body)
+
+    def has_key(self) -> bool:
+        key = self.state.options.key
+        return not key or self.headers.get("authorization") == f"Bearer {key}"
 
     def refuse(self, status: int, message: str, code: str) -> None:
         self.plain(status, orjson.dumps({"error": {"message": message, "code": code}}))

@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "status": ("teaagentd.cli.status", "Show what the daemon is doing."),
     "stop": ("teaagentd.cli.stop", "Stop the daemon, or one conversation's work."),
     "init": ("teaagentd.cli.init", "Write the first configuration and workspace."),
+    "doctor": ("teaagentd.cli.doctor", "Look everything over, and say how to mend it."),
     "backup": ("teaagentd.cli.backup", "Write everything of the home into one file."),
     "restore": ("teaagentd.cli.backup", "Put back what a backup holds."),
     "config": ("teaagentd.cli.config", "Check or show the configuration."),

@@ -30,8 +30,8 @@ _BESIDE = ("state.db-wal", "state.db-shm", "state.db-journal")
 def backup(file: Path | None) -> None:
     """Write everything of the home into one file.
 
-    Also while the daemon runs. Without FILE it is named after the time, in this folder. It holds every conversation, and keys
-    that stand in config.toml; nobody but you can open it.
+    Also while the daemon runs. Without FILE it is named after the time, in this folder. It holds
+    every conversation, and keys that stand in config.toml; nobody but you can open it.
     """
     home = current_home()
     if not home.state_file.exists():
@@ -73,7 +73,8 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 def restore(file: Path) -> None:
     """Put back what a backup holds.
 
-    The daemon must not run. What the home holds now is not written over: it is moved into a folder in it, which is named.
+    The daemon must not run. What the home holds now is not written over: it is moved into a folder
+    in it, which is named.
     """
     home = current_home()
     home.create()

@@ -174,6 +174,10 @@ class Client:
         """What `GET /v1/status` says."""
         return _object(await self._request("GET", "/v1/status"))
 
+    async def health(self) -> None:
+        """Raises `Refused` if what is written now would not be kept."""
+        await self._request("GET", "/healthz")
+
     async def turn(self, turn_id: str) -> Payload:
         """What is known of a turn."""
         return _object(await self._request("GET", f"/v1/turns/{quote(turn_id, safe='')}"))

@@ -31,6 +31,16 @@ def check() -> None:
     home = current_home()
     loaded = load_settings(home)
     _warn(loaded)
+    check_settings(loaded)
+    if home.config_file.exists():
+        put(f"{home.config_file} can be used.")
+    else:
+        put(f"{home.config_file} does not exist; the defaults are in force.")
+
+
+def check_settings(loaded: Loaded) -> None:
+    """Raises `ConfigError` for what is valid and can still not be used: a plugin that is not
+    installed, a model that is not there."""
     settings = loaded.settings
     with loaded.placed():
         check_installed(
@@ -39,10 +49,6 @@ def check() -> None:
             channels=settings.channels,
         )
         _check_model(settings.provider)
-    if home.config_file.exists():
-        put(f"{home.config_file} can be used.")
-    else:
-        put(f"{home.config_file} does not exist; the defaults are in force.")
 
 
 def _check_model(provider: ProviderSection) -> None:

@@ -1,0 +1,53 @@
+"""A look at the database from outside, beside a daemon or without one."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from teaagentd.store.faults import explain
+from teaagentd.store.opening import open_reader, refuse_unknown
+
+_NEWEST = "SELECT max(accepted_at) FROM inbox"
+_SESSIONS = "SELECT count(*) FROM sessions WHERE listed = 1"
+_DEAD = """
+    SELECT (SELECT count(*) FROM inbox WHERE state = 'dead'),
+        (SELECT count(*) FROM outbox WHERE state = 'dead')
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Health:
+    """What was found. `problem` is SQLite's word for a file that is not sound."""
+
+    problem: str | None
+    bytes: int
+    sessions: int
+    newest_at: int | None
+    """When the newest message was accepted, in milliseconds since the epoch, UTC."""
+    dead_rows: int
+    dead_letters: int
+
+
+def look(path: Path) -> Health:
+    """Read the whole database once. Raises `StoreDamaged`, `StoreTooNew` or `StoreUnavailable`
+    where that cannot be done; changes nothing."""
+    try:
+        refuse_unknown(path)
+        with closing(open_reader(path)) as found:
+            (problem,) = found.execute("PRAGMA integrity_check(1)").fetchone()
+            (newest,) = found.execute(_NEWEST).fetchone()
+            (sessions,) = found.execute(_SESSIONS).fetchone()
+            rows, letters = found.execute(_DEAD).fetchone()
+    except sqlite3.Error as error:
+        raise explain(error, path, "looking it over") from error
+    return Health(
+        problem=None if problem == "ok" else " ".join(str(problem).split()),
+        bytes=path.stat().st_size,
+        sessions=sessions,
+        newest_at=newest,
+        dead_rows=rows,
+        dead_letters=letters,
+    )
