@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import command
+from tests.cli.commands import command, provider
+from tests.strict_server import ServerProcess
 
 FILES = ["config.toml"] + [
     f"workspace/{name}" for name in ("AGENTS.md", "SOUL.md", "USER.md", "HEARTBEAT.md")
@@ -48,6 +49,21 @@ def test_init_writes_what_is_missing_beside_what_is_there(home: Path) -> None:
     assert "SOUL.md" not in done.err
     assert (home / "workspace" / "SOUL.md").read_text() == "mine"
     assert (home / "config.toml").exists()
+
+
+def test_a_first_start_with_a_configuration_of_ones_own_makes_the_rest(
+    home: Path, server: ServerProcess
+) -> None:
+    home.mkdir(mode=0o755)
+    (home / "config.toml").write_text('[agent]\nname = "Ada"\n')
+    done = command("ask", "hello", home=home, **provider(server.url))
+    assert (done.code, done.out) == (0, "Hello to you.\n")
+    assert (home / "config.toml").read_text() == '[agent]\nname = "Ada"\n'
+    assert "SOUL.md" in done.err
+    assert "which others can open too" in done.err
+    (home / "workspace" / "SOUL.md").unlink()
+    assert "SOUL.md" not in command("ask", "hello", home=home, **provider(server.url)).err
+    assert not (home / "workspace" / "SOUL.md").exists()
 
 
 def test_a_broken_configuration_is_not_written_over(home: Path) -> None:
