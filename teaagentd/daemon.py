@@ -16,7 +16,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from zoneinfo import ZoneInfo
 
 import anyio
-import stamina.instrumentation
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
@@ -235,8 +234,6 @@ class Daemon:
             tasks.start_soon(self.dispatcher.run)
             tasks.start_soon(self.loop.run)
             _spare_the_collector()
-            # Its own lines hold the provider's words, which may hold what was said.
-            stamina.instrumentation.set_on_retry_hooks(())
             log.info("ready", provider=self.adapter.name, model=self.adapter.model)
             manager.ready()
             tasks.start_soon(manager.keep_alive, self.store.ping)

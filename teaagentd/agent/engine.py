@@ -8,6 +8,7 @@ from typing import Literal
 
 import anyio
 import stamina
+import stamina.instrumentation
 import structlog
 
 from teaagentd.abc import Clock, LLMAdapter, SystemClock, Watcher
@@ -42,6 +43,10 @@ from teaagentd.types import (
 )
 
 log = structlog.get_logger()
+
+# Retries are told of here: stamina's own lines hold the provider's words, which may hold what was
+# said, and the first of them would import a metrics library in the middle of a turn.
+stamina.instrumentation.set_on_retry_hooks(())
 
 CANCELLED = "Cancelled"
 """The error of an attempt whose request was given up; what it cost is unknown."""

@@ -54,7 +54,8 @@ class Compactor:
         try:
             live = await self._store.live_history(key)
             keep = 0 if whole else (self._window() or _UNKNOWN_WINDOW) // 4
-            cut = find_cut(live.messages, keep) if live is not None else 0
+            # A turn that is at work is told of when it has ended.
+            cut = find_cut(live.messages[: live.settled], keep) if live is not None else 0
             if live is not None and cut > 1:
                 await self._make(key, live, cut, turn_id=None)
         except StoreError as error:
@@ -66,26 +67,30 @@ class Compactor:
         """Put in place what was made while the last turn was at work. Called by who owns the
         session, before its next turn begins."""
         made = self._ready.pop(key, None)
-        if made is not None:
+        if made is None:
+            return
+        try:
             await self._store.compact(made)
+        except StoreError as error:
+            log.error("compaction_not_kept", session=str(key), error=str(error))
 
-    async def within_turn(
-        self, key: SessionKey, turn_id: str, first_id: int | None
-    ) -> Sequence[LLMMessage] | None:
-        """A shorter history for a turn whose request does not fit; its own messages begin with
-        `first_id`. What came before them is summarised; if that was done already, or cannot be,
-        long contents are clipped for this turn alone. None if nothing helps."""
+    async def within_turn(self, key: SessionKey, turn_id: str) -> Sequence[LLMMessage] | None:
+        """A shorter history for the turn that is at work and whose request does not fit. What was
+        before it is summarised; if that was done already, or cannot be, long contents are
+        clipped for this turn alone. None if nothing helps."""
         live = await self._store.live_history(key)
-        ids = [message.id for message in live.messages] if live is not None else []
-        if live is None or first_id not in ids:
+        if live is None:
             return None
-        before = ids.index(first_id)
-        while before and live.messages[before].role == "tool":
-            before -= 1  # a resumed turn may go on in the middle of a round
-        told_already = before == 1 and is_summary(live.messages[0])
-        if before and not told_already and await self._make(key, live, before, turn_id=turn_id):
-            live = await self._store.live_history(key)
-            return None if live is None else live.messages
+        before = live.settled
+        if before and not (before == 1 and is_summary(live.messages[0])):
+            try:
+                done = await self._make(key, live, before, turn_id=turn_id)
+            except StoreError as error:
+                log.error("compaction_not_kept", session=str(key), error=str(error))
+                done = False
+            if done:
+                live = await self._store.live_history(key)
+                return None if live is None else live.messages
         return clipped(live.messages, (self._window() or _UNKNOWN_WINDOW) // 2)
 
     async def _make(

@@ -125,7 +125,6 @@ class Turn:
         self._waits_for_slot = False
         self._begun: Begun | None = None
         self._end: TurnEnd | None = None
-        self._opening_id: int | None = None
         self._said: list[str] = []
         self._exchange: list[LLMMessage] = []
         self._running_calls: set[str] = set()
@@ -212,7 +211,6 @@ class Turn:
         asked = {row.id for row in found.claimed}
         opened = [message for message in found.history if message.inbox_id in asked]
         self._exchange.extend(opened or found.history[-1:])
-        self._opening_id = self._exchange[0].id
         self.begun_at = self._services.clock.monotonic()
         self._scope.deadline = anyio.current_time() + self._remaining_s
         return True
@@ -364,7 +362,7 @@ class Turn:
         return self._take_in(result)
 
     async def overflow(self) -> Sequence[LLMMessage] | None:
-        return await self._services.compactor.within_turn(self.key, self.id, self._opening_id)
+        return await self._services.compactor.within_turn(self.key, self.id)
 
     async def close(self, text: str, outcome: TurnOutcome, attempts: Sequence[Attempt]) -> None:
         closed = await self._store.close(self.id, text=text, outcome=outcome, attempts=attempts)

@@ -460,7 +460,11 @@ class Store:
             if session is None:
                 return None
             messages = transcripts.history(connection, session)
-            return LiveHistory(generation=session.generation, messages=messages)
+            running = turns.running_in(connection, session.id)
+            first = transcripts.first_of(connection, running) if running is not None else None
+            ids = [message.id for message in messages]
+            settled = ids.index(first) if first in ids else len(ids)
+            return LiveHistory(generation=session.generation, messages=messages, settled=settled)
 
         return await self._read(read)
 

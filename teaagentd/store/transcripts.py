@@ -67,6 +67,10 @@ _NOTES = """
     SELECT note FROM messages
     WHERE session = ? AND place >= ? AND note IS NOT NULL ORDER BY place, position
 """
+_FIRST = """
+    SELECT id FROM messages WHERE session = ? AND place >= ? AND turn = ? AND position >= 0
+    ORDER BY place, position LIMIT 1
+"""
 _LAST_PLACE = "SELECT max(place) FROM messages WHERE session = ?"
 _END = 2**62
 
@@ -138,6 +142,13 @@ def place_of(connection: sqlite3.Connection, message: LLMMessage) -> int:
         "SELECT place FROM messages WHERE id = ?", (message.id,)
     ).fetchone()
     return int(place)
+
+
+def first_of(connection: sqlite3.Connection, turn: TurnRow) -> int | None:
+    """The id of the first message of a turn in the live history; None if it has none there."""
+    where = (turn.session.id, turn.session.live_from, turn.number)
+    found = connection.execute(_FIRST, where).fetchone()
+    return None if found is None else int(found[0])
 
 
 def from_inbox(row: InboxRow, note: str | None) -> LLMMessage:

@@ -63,6 +63,8 @@ class LiveHistory:
 
     generation: int
     messages: tuple[LLMMessage, ...]
+    settled: int
+    """How many of them came before the turn that is at work; all, where none is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import orjson
 import pytest
+import structlog.testing
 
 from teaagentd.agent.decisions import FinalAnswer, ToolCalls
 from teaagentd.agent.dialects import JsonDialect
@@ -391,3 +392,11 @@ async def test_cancelling_ends_the_open_request() -> None:
         await engine(ScriptedModel([hang])).decide(system="", history=[user("q")])
     assert turn.cancelled_caught
     assert ended.is_set()
+
+
+async def test_a_retry_is_logged_without_the_provider_s_words() -> None:
+    model = ScriptedModel([ProviderUnavailable("cannot parse: my pin is 1234"), "ok"])
+    with structlog.testing.capture_logs() as logs:
+        await engine(model).decide(system="", history=[user("my pin is 1234")])
+    assert "request_tried_again" in [entry["event"] for entry in logs]
+    assert "1234" not in str(logs)

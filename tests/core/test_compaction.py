@@ -9,7 +9,7 @@ import pytest
 
 from teaagentd.abc import ToolContext
 from teaagentd.agent.compaction import LEFT_OUT, PURPOSE
-from teaagentd.errors import ContextOverflow, ProviderUnavailable
+from teaagentd.errors import ContextOverflow, ProviderUnavailable, StoreUnavailable
 from teaagentd.store.transcripts import SUMMARY_NOTE
 from teaagentd.testing import Scripted, ScriptedModel
 from teaagentd.transcript import estimate_request_tokens
@@ -264,4 +264,37 @@ async def test_h12_what_takes_many_tokens_is_never_refused(tmp_path: Path, sign:
         await talk(rig, *(f"{number}" + sign * 400 for number in range(30)))
         assert all(reply.content == "ok" for reply in await rig.replies())
     assert not refused
+    assert summaries(model)
+
+
+async def test_a_turn_that_is_at_work_is_no_part_of_a_summary(tmp_path: Path) -> None:
+    """Asked for while a call runs: what the turn says and finds is told whole afterwards."""
+    tool = Blocking()
+    model = strict("hi", call())
+    async with running(tmp_path, model, tools=[tool]) as rig:
+        await talk(rig, "one " + LONG)
+        working = await rig.say("use it")
+        await tool.entered.wait()
+        await rig.reply_to(await rig.say("/compact"))
+        assert await rig.loop.wait_background(10)
+        tool.let_go.set()
+        await rig.reply_to(working)
+        await talk(rig, "next")
+    assert "use it" not in summaries(model)[0].messages[-1].content
+    assert texts(last_turn(model)) == ["The summary.", "use it", "next"]
+    assert texts(last_turn(model), "tool") == ["let go"]
+
+
+async def test_a_disk_that_fails_costs_the_summary_and_no_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = strict()
+    async with running(tmp_path, model) as rig:
+
+        async def failing(*args: object, **kwargs: object) -> bool:
+            raise StoreUnavailable("the disk is full")
+
+        monkeypatch.setattr(rig.store, "compact", failing)
+        await talk(rig, *(f"{number} {LONG}" for number in range(7)))
+        assert [reply.content for reply in await rig.replies()] == ["ok"] * 7
     assert summaries(model)
