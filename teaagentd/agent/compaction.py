@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -33,6 +33,8 @@ _UNKNOWN_WINDOW = 8192
 _PARTS = 16
 """Requests for one summary at most; of a longer history the newest parts count."""
 _MEASURES_KEPT = 1000
+_PATIENCE = 3
+"""Failures in a row, per session, after which the oldest messages are left out untold."""
 _THINKING = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 
 
@@ -98,6 +100,30 @@ class Summariser:
         self._engine = engine
         self._window = window
         self._timeout_s = timeout_s
+        self._failures: Counter[SessionKey] = Counter()
+
+    async def tell(
+        self,
+        key: SessionKey,
+        messages: Sequence[LLMMessage],
+        attempts: list[Attempt],
+        *,
+        needed: bool,
+    ) -> str | None:
+        """A summary for a session. None if the model gave none; where one is `needed`, until that
+        has happened several times in a row: then the word that they are left out."""
+        try:
+            summary = await self.summarise(messages, attempts)
+        except CompactionFailed as error:
+            log.warning("compaction_failed", session=str(key), error=str(error))
+            if not needed:
+                return None
+            self._failures[key] += 1
+            if self._failures[key] < _PATIENCE:
+                return None
+            summary = LEFT_OUT
+        del self._failures[key]
+        return summary
 
     async def summarise(self, messages: Sequence[LLMMessage], attempts: list[Attempt]) -> str:
         """A summary that is shorter than `messages`. Each request is added to `attempts`. Raises

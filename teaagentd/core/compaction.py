@@ -3,20 +3,16 @@ in place between them, or within a turn that no longer fits."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import structlog
 
-from teaagentd.agent.compaction import LEFT_OUT, Measures, Summariser, clipped, find_cut
-from teaagentd.errors import CompactionFailed, StoreError
+from teaagentd.agent.compaction import Measures, Summariser, clipped, find_cut
+from teaagentd.errors import StoreError
 from teaagentd.store import Store
 from teaagentd.store.transcripts import is_summary
 from teaagentd.store.values import Compaction, LiveHistory
 from teaagentd.types import Attempt, LLMMessage, SessionKey
-
-_PATIENCE = 3
-"""Failures in a row, per session, after which the oldest messages are left out untold."""
 
 _UNKNOWN_WINDOW = 8192
 
@@ -35,8 +31,16 @@ class Compactor:
         self._window = window
         self._at_work: set[SessionKey] = set()
         self._ready: dict[SessionKey, Compaction] = {}
-        self._failures: Counter[SessionKey] = Counter()
         self.measures = Measures()
+        self._in_vain: dict[SessionKey, int] = {}
+        """Sessions whose requests did not fit even after a summary, by generation: not tried
+        again until one fits."""
+
+    def fitted(self, key: SessionKey, last_id: int | None, tokens: int | None) -> None:
+        """A request with the history up to the message `last_id` came to so many tokens."""
+        if tokens:
+            self._in_vain.pop(key, None)
+        self.measures.keep(key, last_id, tokens)
 
     def is_due(self, key: SessionKey, tokens: int) -> bool:
         """Whether a history of so many tokens, prompt and tools included, is to be made shorter:
@@ -57,7 +61,7 @@ class Compactor:
             # A turn that is at work is told of when it has ended.
             cut = find_cut(live.messages[: live.settled], keep) if live is not None else 0
             if live is not None and cut > 1:
-                await self._make(key, live, cut, turn_id=None)
+                await self._make(key, live, cut, turn_id=None, needed=not whole)
         except StoreError as error:
             log.error("compaction_not_kept", session=str(key), error=str(error))
         finally:
@@ -82,7 +86,10 @@ class Compactor:
         if live is None:
             return None
         before = live.settled
-        if before and not (before == 1 and is_summary(live.messages[0])):
+        told_already = before == 1 and is_summary(live.messages[0])
+        hopeless = self._in_vain.get(key) == live.generation
+        if before and not told_already and not hopeless:
+            self._in_vain[key] = live.generation
             try:
                 done = await self._make(key, live, before, turn_id=turn_id)
             except StoreError as error:
@@ -94,7 +101,13 @@ class Compactor:
         return clipped(live.messages, (self._window() or _UNKNOWN_WINDOW) // 2)
 
     async def _make(
-        self, key: SessionKey, live: LiveHistory, cut: int, *, turn_id: str | None
+        self,
+        key: SessionKey,
+        live: LiveHistory,
+        cut: int,
+        *,
+        turn_id: str | None,
+        needed: bool = True,
     ) -> bool:
         """Have the first `cut` messages summarised, and the summary put in their place, or kept
         until the turn that is at work has ended. Whether it is in place."""
@@ -104,7 +117,7 @@ class Compactor:
         attempts: list[Attempt] = []
         made = None
         try:
-            summary = await self._summary(key, live.messages[:cut], attempts)
+            summary = await self._summariser.tell(key, live.messages[:cut], attempts, needed=needed)
             if summary is not None:
                 made = Compaction(
                     key=key,
@@ -120,16 +133,3 @@ class Compactor:
         if made is not None and not done and turn_id is None:
             self._ready[key] = made
         return done
-
-    async def _summary(
-        self, key: SessionKey, messages: Sequence[LLMMessage], attempts: list[Attempt]
-    ) -> str | None:
-        """None if the model gave none, until it has failed several times in a row."""
-        try:
-            summary = await self._summariser.summarise(messages, attempts)
-        except CompactionFailed as error:
-            self._failures[key] += 1
-            log.warning("compaction_failed", session=str(key), error=str(error))
-            return LEFT_OUT if self._failures[key] >= _PATIENCE else None
-        self._failures.pop(key, None)
-        return summary

@@ -433,6 +433,9 @@ class Loop:
     async def _do_beside(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
+        except Exception:
+            # The boundary that supervises what is beside the turns: it takes no turn with it.
+            log.exception("background_broke")
         finally:
             self._background -= 1
             if not self._background:

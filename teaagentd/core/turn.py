@@ -219,11 +219,10 @@ class Turn:
         assert self._begun is not None
         history = self._begun.history
         prompt = await self._services.context.system_prompt(history, history[-1])
-        measures = self._services.compactor.measures
-        run = await self._runner.run(
-            system=prompt.static, history=history, measured=measures.of(self.key, history)
-        )
-        measures.keep(self.key, history[-1].id, run.prompt_tokens)
+        compactor = self._services.compactor
+        measured = compactor.measures.of(self.key, history)
+        run = await self._runner.run(system=prompt.static, history=history, measured=measured)
+        compactor.fitted(self.key, history[-1].id, run.prompt_tokens)
         self.context_tokens = run.context_tokens
         if self._end is None:
             # The run met the fence: the store has closed this turn under it.

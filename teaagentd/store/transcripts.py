@@ -50,6 +50,9 @@ _KNOWN = """
     SELECT m.place, t.id, (
         SELECT count(*) FROM messages
         WHERE session = m.session AND place BETWEEN :from AND m.place
+    ), (
+        SELECT id FROM messages
+        WHERE session = m.session AND place >= :from ORDER BY place, position LIMIT 1
     )
     FROM messages m JOIN turns t ON t.number = m.turn WHERE m.id = :id AND m.session = :session
 """
@@ -180,7 +183,8 @@ def _end_of(connection: sqlite3.Connection, session: SessionRow, known: KnownHis
     """The place of the last known message, if the live history begins with what is known."""
     where = {"id": known.messages[-1].id, "session": session.id, "from": session.live_from}
     found = connection.execute(_KNOWN, where).fetchone()
-    if found is None or found[1:] != (known.turn_id, len(known.messages)):
+    stands = (known.turn_id, len(known.messages), known.messages[0].id)
+    if found is None or found[1:] != stands:
         return None
     return int(found[0])
 

@@ -298,3 +298,40 @@ async def test_a_disk_that_fails_costs_the_summary_and_no_turn(
         await talk(rig, *(f"{number} {LONG}" for number in range(7)))
         assert [reply.content for reply in await rig.replies()] == ["ok"] * 7
     assert summaries(model)
+
+
+async def test_a_summary_that_breaks_takes_no_turn_with_it(tmp_path: Path) -> None:
+    async def broken(request: LLMRequest) -> Scripted:
+        raise RuntimeError("a bug of an adapter")
+
+    model = strict(summary=broken)
+    async with running(tmp_path, model) as rig:
+        await talk(rig, "one " + LONG, "two")
+        await rig.reply_to(await rig.say("/compact"))
+        assert await rig.loop.wait_background(10)
+        await talk(rig, "three")
+    assert texts(last_turn(model))[-1] == "three"
+
+
+async def test_asking_in_vain_leaves_nothing_out(tmp_path: Path) -> None:
+    """Only a history that must be made shorter may lose what could not be told."""
+    model = strict(summary="")
+    async with running(tmp_path, model) as rig:
+        await talk(rig, "my name is Bob", "two")
+        for _ in range(5):
+            await rig.reply_to(await rig.say("/compact"))
+            assert await rig.loop.wait_background(10)
+        await talk(rig, "who am I?")
+    assert texts(last_turn(model))[0] == "my name is Bob"
+
+
+async def test_h05_where_no_summary_helps_none_is_tried_again_and_again(tmp_path: Path) -> None:
+    async def never(request: LLMRequest) -> Scripted:
+        return "s" if request.purpose == PURPOSE else ContextOverflow("too long")
+
+    model = ScriptedModel(default=never)
+    async with running(tmp_path, model) as rig:
+        await talk(rig, *(f"message {number}" for number in range(10)))
+        assert all("/new" in reply.content for reply in await rig.replies())
+    assert len(summaries(model)) <= 2
+    assert len(model.requests) < 2 * 10
