@@ -129,3 +129,15 @@ async def test_without_a_summary_its_requests_are_booked_and_nothing_else(
     assert await live(store) == before
     with database(path) as other:
         assert other.execute("SELECT count(*) FROM usage").fetchone() == (2,)
+
+
+async def test_a_summary_of_one_message_is_not_overlooked(store: Store, path: Path) -> None:
+    """The history is as long as it was, and its end is the same."""
+    turn = await started(store, "one")
+    await close_or_fold(store, turn.turn_id, "two")
+    turn = await started(store, "three")
+    assert await store.compact(await told_of(store, 1, turn_id=turn.turn_id))
+    await close_or_fold(store, turn.turn_id, "four")
+    following = await started(store, "five")
+    assert following.history == await in_the_file(path)
+    assert following.history[0].content == "so far"
