@@ -14,18 +14,25 @@ if TYPE_CHECKING:
     from teaagentd.agent.engine import ModelDecisionEngine
     from teaagentd.agent.runner import AgentRunner
     from teaagentd.agent.toolbox import Toolbox, ToolRegistry
-    from teaagentd.core.activity import Activity, ActivityFeed
+    from teaagentd.core.activity import ActivityFeed
     from teaagentd.core.bus import MessageBus
     from teaagentd.core.context import ContextBuilder
     from teaagentd.core.dispatcher import Dispatcher
     from teaagentd.core.loop import Loop
     from teaagentd.store import Store
-    from teaagentd.types import Address, InboundMessage, OutboundMessage, Phase, SessionKey
+    from teaagentd.types import (
+        Activity,
+        Address,
+        InboundMessage,
+        OutboundMessage,
+        Phase,
+        SessionKey,
+    )
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Activity": "core.activity",
+    "Activity": "types",
     "ActivityFeed": "core.activity",
     "Address": "types",
     "AgentRunner": "agent.runner",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeAlias
 
@@ -12,7 +11,16 @@ import anyio
 import structlog
 
 from teaagentd.abc import Clock
-from teaagentd.types import OutboundMessage, Phase, SessionKey
+from teaagentd.types import (
+    Activity,
+    Delta,
+    FeedEvent,
+    LiveTurn,
+    Phase,
+    Reply,
+    Reset,
+    SessionKey,
+)
 
 _ENDED_KEPT = 1024
 _HELD_MAX = 4_000_000
@@ -21,60 +29,7 @@ _HELD_MAX = 4_000_000
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Activity:
-    """One phase change of one turn; `detail` is a tool's name, a notice, what is waited for."""
-
-    session_key: SessionKey
-    phase: Phase
-    detail: str = ""
-    turn_id: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delta:
-    """A piece of a turn's answer, as it streams."""
-
-    session_key: SessionKey
-    turn_id: str
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reset:
-    """The deltas since the turn's last request began are void: the answer starts over."""
-
-    session_key: SessionKey
-    turn_id: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
-    """A text that was committed to the outbox."""
-
-    message: OutboundMessage
-
-    @property
-    def session_key(self) -> SessionKey:
-        return self.message.session_key
-
-
-FeedEvent: TypeAlias = Activity | Delta | Reset | Reply
 OnActivity: TypeAlias = Callable[[Activity], None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LiveTurn:
-    """The present phase of a turn; times in milliseconds since the epoch, UTC."""
-
-    session_key: SessionKey
-    turn_id: str
-    phase: Phase
-    detail: str
-    since: int
-    """When this phase began."""
-    started: int
-    """When the turn's first phase began."""
 
 
 class Subscription:

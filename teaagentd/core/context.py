@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import tzinfo
 from pathlib import Path
 
 import anyio.to_thread
 
 from teaagentd.abc import Clock
+from teaagentd.agent.notes import MAX_MEMORY, MAX_NAME, bracketed, spoken_time
 from teaagentd.agent.static_prompt import StaticPrompt
-from teaagentd.core.session import MAX_MEMORY
 from teaagentd.transcript import one_line
 from teaagentd.types import InboxRow, LLMMessage
 
 _LATE_MS = 10 * 60_000
-_MAX_NAME = 80
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +93,8 @@ class ContextBuilder:
             facts.append(f"sent {self._time(row.accepted_at)}")
         facts.append(f"via {self._place(message.channel)}")
         if message.sender_id:
-            facts.append(f"from {one_line(message.sender_id, _MAX_NAME)}")
-        return _bracketed(facts, memories, others)
+            facts.append(f"from {one_line(message.sender_id, MAX_NAME)}")
+        return bracketed(facts, memories, others)
 
     def opening_note(
         self, *, place: str = "", memories: Sequence[str] = (), others: Sequence[str] = ()
@@ -105,27 +103,10 @@ class ContextBuilder:
         facts = [self._time(self._clock.now_ms())]
         if place:
             facts.append(self._place(place))
-        return _bracketed(facts, memories, others)
+        return bracketed(facts, memories, others)
 
     def _place(self, channel: str) -> str:
-        return one_line(self._places.get(channel, channel), _MAX_NAME)
+        return one_line(self._places.get(channel, channel), MAX_NAME)
 
     def _time(self, at_ms: int) -> str:
-        local = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(self._zone)
-        offset = local.strftime("%z")
-        zone = "UTC" if offset == "+0000" else f"UTC{offset[:3]}:{offset[3:5]}"
-        name = local.tzname() or ""
-        if name.isalpha() and name != "UTC":
-            zone = f"{name} {zone}"
-        return f"{_DAYS[local.weekday()]} {local:%Y-%m-%d %H:%M} {zone}"
-
-
-def _bracketed(facts: Sequence[str], memories: Sequence[str], others: Sequence[str]) -> str:
-    """The one envelope that tells the program's words from the sender's. Its values hold no
-    square brackets, so it ends with its first `]`."""
-    line = ", ".join(facts)
-    if others:
-        line += ", also read by " + ", ".join(one_line(other, _MAX_NAME) for other in others)
-    if memories:
-        line += "\nremembered:" + "".join(f"\n- {one_line(m, MAX_MEMORY)}" for m in memories)
-    return f"[{line}]"
+        return spoken_time(at_ms, self._zone)

@@ -12,11 +12,11 @@ import structlog
 from teaagentd.abc import Channel, Clock, Inbox
 from teaagentd.channels.delivery import Delivery, DeliveryLimits
 from teaagentd.channels.supervisor import ChannelStatus, ChannelSupervisor, RestartLimits
-from teaagentd.core.activity import ActivityFeed, Reply
+from teaagentd.core.activity import ActivityFeed
 from teaagentd.errors import StoreError
 from teaagentd.store import Store
 from teaagentd.store.store import PULL_CHANNELS
-from teaagentd.types import OutboundMessage, SessionKey
+from teaagentd.types import OutboundMessage, Reply, SessionKey
 
 log = structlog.get_logger()
 

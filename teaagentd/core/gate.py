@@ -1,14 +1,14 @@
-"""The gate: how many turns work at a time, in what order they wait, and who waits for whom."""
+"""The gate: how many turns work at a time, and in what order the others wait."""
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 
-from teaagentd.errors import DirectTurnDeadlock, TooManyParked
+from teaagentd.errors import TooManyParked
 
 
 class _Waiter:
@@ -169,48 +169,3 @@ class Slot:
             self._parked = False
             self._gate.parked -= 1
             self._on_resume()
-
-
-class WaitGraph:
-    """Which session's turn waits for a direct turn on which other. A ring would wait for ever."""
-
-    def __init__(self) -> None:
-        self._edges: dict[str, Counter[str]] = {}
-
-    @contextmanager
-    def waiting(self, waiter: str | None, target: str) -> Iterator[None]:
-        """Note that the turn on `waiter` waits for one on `target`. Raises `DirectTurnDeadlock`
-        when `target` is the waiter itself or waits for it already, through whomever."""
-        if waiter is None:
-            yield
-            return
-        path = self._path(target, waiter)
-        if path is not None:
-            raise DirectTurnDeadlock(target, [waiter, *path])
-        targets = self._edges.setdefault(waiter, Counter())
-        targets[target] += 1
-        try:
-            yield
-        finally:
-            targets[target] -= 1
-            if not targets[target]:
-                del targets[target]
-            if not targets:
-                self._edges.pop(waiter, None)
-
-    def _path(self, start: str, goal: str) -> list[str] | None:
-        """The keys from `start` to `goal` along the edges, both included, or None."""
-        trail = {start: ""}
-        queue = deque([start])
-        while queue:
-            key = queue.popleft()
-            if key == goal:
-                path = [key]
-                while trail[path[0]]:
-                    path.insert(0, trail[path[0]])
-                return path
-            for following in self._edges.get(key, ()):
-                if following not in trail:
-                    trail[following] = key
-                    queue.append(following)
-        return None

@@ -14,9 +14,9 @@ import structlog
 from anyio.abc import TaskGroup
 
 from teaagentd.commands import Command, answer
-from teaagentd.core.activity import Activity, ActivityFeed
+from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
-from teaagentd.core.gate import Gate, WaitGraph
+from teaagentd.core.gate import Gate
 from teaagentd.core.turn import Turn, TurnEnd, TurnServices
 from teaagentd.errors import (
     ShuttingDown,
@@ -28,7 +28,16 @@ from teaagentd.errors import (
 from teaagentd.store import Store
 from teaagentd.store.values import Accepted, Commanded, NewTurn, RunningTurn
 from teaagentd.transcript import clean_key
-from teaagentd.types import NOT_BEGUN, Address, InboundMessage, Phase, SessionKey, TurnOrigin
+from teaagentd.types import (
+    NOT_BEGUN,
+    Activity,
+    Address,
+    InboundMessage,
+    Phase,
+    SessionKey,
+    TurnOrigin,
+)
+from teaagentd.wait_graph import WaitGraph
 
 log = structlog.get_logger()
 

@@ -8,12 +8,10 @@ from typing import Protocol
 import structlog
 
 from teaagentd.abc import MemoryEngine
+from teaagentd.agent.notes import MAX_MEMORY
 from teaagentd.store import Store
 from teaagentd.transcript import one_line
 from teaagentd.types import InboxRow, LLMMessage, SessionKey
-
-MAX_MEMORY = 500
-"""Characters of one memory in a note."""
 
 log = structlog.get_logger()
 

@@ -9,8 +9,9 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from teaagentd.core.activity import Activity, Delta, FeedEvent, Reply, Reset, Subscription
+from teaagentd.core.activity import Subscription
 from teaagentd.transcript import clean_text
+from teaagentd.types import Activity, Delta, FeedEvent, Reply, Reset
 from teaagentd.web import views
 from teaagentd.web.waits import LongWaits
 

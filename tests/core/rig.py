@@ -16,7 +16,7 @@ from teaagentd.agent.engine import ModelDecisionEngine, RetryPolicy
 from teaagentd.agent.execution import RunPlace
 from teaagentd.agent.runner import AgentRunner, RunLimits
 from teaagentd.agent.toolbox import CallLimits, Toolbox, ToolRegistry
-from teaagentd.core.activity import Activity, ActivityFeed
+from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
 from teaagentd.core.compaction import Compactor
 from teaagentd.core.context import ContextBuilder
@@ -26,7 +26,7 @@ from teaagentd.core.loop import Loop
 from teaagentd.core.turn import Turn, TurnServices
 from teaagentd.store import Store
 from teaagentd.store.values import Accepted
-from teaagentd.types import InboundMessage, OutboundMessage, Phase, SessionKey
+from teaagentd.types import Activity, InboundMessage, OutboundMessage, Phase, SessionKey
 
 
 @dataclass(kw_only=True)

@@ -6,9 +6,19 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from teaagentd.core.activity import Activity, ActivityFeed, Delta, FeedEvent, Reply, Reset
+from teaagentd.core.activity import ActivityFeed
 from teaagentd.testing import FakeClock
-from teaagentd.types import Address, OutboundMessage, Phase, SessionKey
+from teaagentd.types import (
+    Activity,
+    Address,
+    Delta,
+    FeedEvent,
+    OutboundMessage,
+    Phase,
+    Reply,
+    Reset,
+    SessionKey,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from teaagentd.abc import Channel, Clock, Inbox, SystemClock
 from teaagentd.channels.delivery import REPEAT_MARK, DeliveryLimits
 from teaagentd.channels.supervisor import RestartLimits
-from teaagentd.core.activity import ActivityFeed, Reply
+from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.dispatcher import Dispatcher
 from teaagentd.errors import (
     ConfigError,
@@ -36,6 +36,7 @@ from teaagentd.types import (
     OutboundMessage,
     Part,
     Receipt,
+    Reply,
     SessionKey,
 )
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from teaagentd.core.gate import Gate, Slot, WaitGraph
+from teaagentd.core.gate import Gate, Slot
 from teaagentd.errors import DirectTurnDeadlock, TooManyParked
+from teaagentd.wait_graph import WaitGraph
 
 pytestmark = pytest.mark.anyio
 

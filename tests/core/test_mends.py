@@ -9,18 +9,12 @@ import anyio
 import pytest
 
 from teaagentd.abc import SystemClock, ToolContext
-from teaagentd.core.activity import ActivityFeed, Reply
+from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.gate import Gate
 from teaagentd.errors import StoreUnavailable
 from teaagentd.store import Store
 from teaagentd.testing import ScriptedModel
-from teaagentd.types import (
-    Address,
-    JsonObject,
-    OutboundMessage,
-    Phase,
-    SessionKey,
-)
+from teaagentd.types import Address, JsonObject, OutboundMessage, Phase, Reply, SessionKey
 from tests.core.rig import Rig, running
 from tests.core.test_gate import slot_of
 from tests.core.test_loop import Blocking, call, held

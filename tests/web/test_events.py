@@ -11,10 +11,9 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from teaagentd.core.activity import Delta
 from teaagentd.errors import ProviderUnavailable
 from teaagentd.testing import Broken, ScriptedModel
-from teaagentd.types import SessionKey
+from teaagentd.types import Delta, SessionKey
 from tests.web.rig import Rig, connect, second_server, serving, settled, wire
 
 pytestmark = pytest.mark.anyio

@@ -20,9 +20,8 @@ import orjson
 import pytest
 from anyio.lowlevel import checkpoint
 
-from teaagentd.core.activity import Delta
 from teaagentd.errors import ConfigError
-from teaagentd.types import SessionKey
+from teaagentd.types import Delta, SessionKey
 from teaagentd.web.socket_file import LONGEST_PATH_BYTES, SocketFile
 from tests.web.rig import Rig, second_server, serving, settled, wire
 
