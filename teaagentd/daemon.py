@@ -1,4 +1,5 @@
-"""The composition root: what is built from the settings, in what order it starts and ends.
+"""The composition root: what is built, in what order it starts and ends, and how it takes up a
+changed configuration.
 
 Start: lock the home, open the store, build provider, tools and channels, then serve. End, on the
 first signal: no new turn begins, live ones may finish within `shutdown.drain_timeout_s`, their
@@ -11,32 +12,31 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from zoneinfo import ZoneInfo
 
 import anyio
+import anyio.to_thread
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
-from teaagentd.abc import Channel, LLMAdapter, SystemClock
+from teaagentd import generation
+from teaagentd.abc import LLMAdapter, SystemClock
 from teaagentd.agent.compaction import Summariser
-from teaagentd.agent.dialects import JsonDialect
-from teaagentd.agent.engine import ModelDecisionEngine
-from teaagentd.agent.execution import RunPlace
-from teaagentd.agent.runner import AgentRunner, RunLimits
-from teaagentd.agent.toolbox import CallLimits, Toolbox, ToolRegistry
 from teaagentd.config import Settings
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
 from teaagentd.core.compaction import Compactor
-from teaagentd.core.context import ContextBuilder
 from teaagentd.core.dispatcher import Dispatcher
 from teaagentd.core.gate import Gate
 from teaagentd.core.loop import Loop
-from teaagentd.core.turn import Turn, TurnServices
+from teaagentd.core.turn import TurnServices
+from teaagentd.errors import ConfigError, StoreError
+from teaagentd.generation import Generation
 from teaagentd.home import Home
-from teaagentd.plugins import load_channels, load_provider, load_tools, provider_options
+from teaagentd.plugins import import_all
+from teaagentd.reload import Reloader
 from teaagentd.service import ServiceManager
 from teaagentd.store import HomeLock, Store, failpoints
 from teaagentd.types import Phase
@@ -48,11 +48,14 @@ EXIT_FORCED = 3
 """The end was forced: what was unfinished goes on at the next start."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_DAEMON_SIGNALS = (*_SIGNALS, signal.SIGHUP)
 _LAST_SENDS_S = 10.0
 _STRAYS_S = 2.0
-_BRIEF = JsonDialect(brief=True, answer_limit=400)
-"""For very small models. Measured with the embedded one: told more, it calls tools at random;
-unbounded, it does not stop talking."""
+_BACKGROUND_S = 600.0
+_REVOKE_AGAIN_S = 5.0
+REVOKED = "Stopped: who asked for this may no longer speak here."
+
+OnSettings = Callable[[Settings], None]
 
 
 def _spare_the_collector() -> None:
@@ -67,110 +70,175 @@ class Daemon:
 
     def __init__(
         self,
+        made: Generation,
         *,
-        settings: Settings,
         store: Store,
-        adapter: LLMAdapter,
-        registry: ToolRegistry,
-        channels: Sequence[Channel],
         strays: TaskGroup,
+        progress: _Progress | None = None,
+        on_settings: OnSettings | None = None,
     ) -> None:
-        self.settings = settings
+        """`strays` holds what will not end when it should; the owner leaves it behind.
+        `on_settings` is told of each change of the settings."""
         self.clock = SystemClock()
         self.store = store
-        self.adapter = adapter
+        self.generation = made
+        self.generations = 1
+        """How many configurations were in force so far."""
+        self.loaded_at = self.started_at = self.clock.now_ms()
+        """Since when this configuration is in force, and since when the daemon lives."""
         self.feed = ActivityFeed(clock=self.clock)
         self.bus = MessageBus(store)
         self.dispatcher = Dispatcher(
             store=store,
-            channels={channel.name: channel for channel in channels},
+            channels=made.channels,
             inbox=self.bus,
             clock=self.clock,
             feed=self.feed,
+            receivers=strays,
         )
-        self._toolbox = Toolbox(
-            registry=registry,
-            strays=strays,
-            limits=CallLimits(timeout_s=settings.agent.tool_timeout_s),
-            clock=self.clock,
-        )
-        self._engine = ModelDecisionEngine(
-            adapter=adapter,
-            registry=registry,
-            dialect=settings.provider.decisions,
-            json_dialect=_BRIEF if adapter.small else None,
-            max_output_tokens=settings.provider.max_output_tokens,
-            clock=self.clock,
-        )
-        self._limits = RunLimits(
-            max_iterations=settings.agent.max_iterations,
-            max_tool_calls=settings.agent.max_tool_calls,
-        )
-        self.gate = Gate(
-            settings.agent.max_concurrent_turns, max_parked=settings.agent.max_parked_turns
-        )
+        agent = made.settings.agent
+        self.gate = Gate(agent.max_concurrent_turns, max_parked=agent.max_parked_turns)
+        self._summariser = Summariser(engine=made.words, window=self._window)
+        self._compactor = Compactor(store=store, summariser=self._summariser, window=self._window)
         self.loop = Loop(
             bus=self.bus, store=store, gate=self.gate, feed=self.feed, services=self._services()
         )
-        self.started_at = self.clock.now_ms()
+        self.bus.senders = made.senders
         self.draining = False
         self.status = EXIT_CLEAN
+        self.reloader = Reloader(
+            Home(root=made.settings.home),
+            current=lambda: self.settings,
+            apply=self.apply,
+            on_problem=self._configuration_told,
+        )
+        self._strays = strays
+        self._progress = progress or _Progress(None)
+        self._progress.show_on(self.loop)
+        self._on_settings = on_settings
+        self._former: list[Generation] = []
+        self._tasks: TaskGroup | None = None
         self._stop = anyio.Event()
         self._force = anyio.Event()
 
+    @property
+    def settings(self) -> Settings:
+        return self.generation.settings
+
+    @property
+    def adapter(self) -> LLMAdapter:
+        return self.generation.adapter
+
+    @property
+    def configuration_problem(self) -> str | None:
+        return self.reloader.problem
+
     def _services(self) -> TurnServices:
-        zone = self.settings.agent.timezone
-        context = ContextBuilder(
-            workspace=Home(root=self.settings.home).workspace,
-            clock=self.clock,
-            name=self.settings.agent.name,
-            zone=ZoneInfo(zone) if zone else None,
-        )
-        # A summary is asked for without tools, in plain words whatever the dialect.
-        words = ModelDecisionEngine(
-            adapter=self.adapter, registry=ToolRegistry([]), dialect="native", clock=self.clock
-        )
-        compactor = Compactor(
-            store=self.store,
-            summariser=Summariser(engine=words, window=self._window),
-            window=self._window,
-        )
+        made = self.generation
         return TurnServices(
             store=self.store,
             bus=self.bus,
             feed=self.feed,
-            context=context,
+            context=made.context,
             clock=self.clock,
-            make_runner=self._runner,
+            make_runner=made.make_runner,
             announce=self.dispatcher.announce,
-            timeout_s=self.settings.agent.turn_timeout_s,
-            context_window=self._window,
-            compactor=compactor,
+            timeout_s=made.settings.agent.turn_timeout_s,
+            context_window=made.window,
+            compactor=self._compactor,
         )
 
     def _window(self) -> int | None:
-        return self.adapter.context_window
+        return self.generation.window()
 
-    def _runner(self, turn: Turn) -> AgentRunner:
-        return AgentRunner(
-            engine=self._engine,
-            toolbox=self._toolbox,
-            journal=turn,
-            place=RunPlace(session_key=turn.key, turn_id=turn.id, waiting=turn.waiting),
-            watcher=turn.watcher,
-            limits=self._limits,
-            window=self._window,
+    # -- another configuration ----------------------------------------------------------
+
+    async def apply(self, settings: Settings) -> None:
+        """Have what begins from now on work with `settings`; turns that are at work go on with
+        theirs, but for those of senders who may no longer speak. Raises `ConfigError`: then
+        nothing has changed."""
+        await anyio.to_thread.run_sync(
+            import_all, settings.provider.type or "local", settings.tools.enabled, settings.channels
         )
+        before = self.generation
+        made, faults = generation.make(
+            settings, before, clock=self.clock, strays=self._strays, on_progress=self._progress
+        )
+        try:
+            if faults:
+                raise faults[0]
+            self.dispatcher.use(made.channels)
+        except ConfigError:
+            if made.adapter is not before.adapter:
+                await made.adapter.aclose()
+            raise
+        # Nothing is awaited and nothing fails from here to the end of the block.
+        self.generation = made
+        self.generations += 1
+        self.loaded_at = self.clock.now_ms()
+        self._summariser.engine = made.words
+        self.loop.use(self._services())
+        self.gate.max_parked = settings.agent.max_parked_turns
+        self.gate.resize(settings.agent.max_concurrent_turns)
+        self.store.max_pending = settings.bus.max_pending
+        self.bus.senders = made.senders
+        if self._on_settings is not None:
+            self._on_settings(settings)
+        log.info("configuration_applied", generation=self.generations)
+        if self._tasks is not None:
+            self._tasks.start_soon(self._retire, before)
+            self._tasks.start_soon(self._warm)
+        await self._revoke()
+
+    async def _revoke(self) -> None:
+        """Take from those who may not speak what they had begun."""
+        senders = self.bus.senders
+        if not senders:
+            return
+        try:
+            revoked = await self.store.revoke(senders, closing=REVOKED)
+        except StoreError as error:
+            # No new word of theirs is taken; what they said before goes with the next try.
+            log.error("senders_not_revoked", error=str(error), again_in_s=_REVOKE_AGAIN_S)
+            if self._tasks is not None:
+                self._tasks.start_soon(self._revoke_later)
+            return
+        for key, ids in revoked.set_aside.items():
+            self.bus.forget(key, ids)
+            log.warning("messages_set_aside", session=str(key), count=len(ids), reason="sender")
+        for turn_id in revoked.turn_ids:
+            self.loop.free(turn_id)
+        self.dispatcher.announce(revoked.outbound)
+
+    async def _revoke_later(self) -> None:
+        await anyio.sleep(_REVOKE_AGAIN_S)
+        await self._revoke()
+
+    async def _retire(self, before: Generation) -> None:
+        """Close what only an earlier generation used, once no turn works with it."""
+        self._former.append(before)
+        if before.adapter is not self.adapter:
+            await self.loop.outlasted()
+            await self.loop.wait_background(_BACKGROUND_S)
+            await before.adapter.aclose()
+        self._former = [one for one in self._former if one is not before or self._left_behind]
+
+    async def _configuration_told(self, problem: str | None) -> None:
+        """A file that cannot be used is in the log and in `status`."""
 
     # -- making it ----------------------------------------------------------------------
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, settings: Settings, *, on_progress: Callable[[str], None] | None = None
+        cls,
+        settings: Settings,
+        *,
+        on_progress: Callable[[str], None] | None = None,
+        on_settings: OnSettings | None = None,
     ) -> AsyncIterator[Daemon]:
         """A daemon that holds its home and has opened its store. `on_progress` gets lines for
-        whoever waits, such as a model that loads.
+        whoever waits, such as a model that loads; `on_settings` each change of the settings.
 
         Raises `HomeLocked`, `StoreDamaged`, `StoreTooNew`, `StoreUnavailable` and `ConfigError`;
         then nothing was changed.
@@ -188,28 +256,22 @@ class Daemon:
             )
             stack.push_async_callback(store.aclose)
             progress = _Progress(on_progress)
-            options = provider_options(settings.provider, clock=clock, on_progress=progress)
-            adapter = load_provider(options.type, options)
-            stack.push_async_callback(adapter.aclose)
-            registry = ToolRegistry(load_tools(settings.tools.enabled))
-            channels, faults = load_channels(settings.channels)
-            for fault in faults:
-                log.error("channel_disabled", reason=str(fault))
             strays = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(strays.cancel_scope.cancel)
-            daemon = cls(
-                settings=settings,
-                store=store,
-                adapter=adapter,
-                registry=registry,
-                channels=channels,
-                strays=strays,
+            made, faults = generation.make(
+                settings, None, clock=clock, strays=strays, on_progress=progress
             )
-            progress.show_on(daemon.loop)
+            for fault in faults:
+                log.error("channel_disabled", reason=str(fault))
+            daemon = cls(
+                made, store=store, strays=strays, progress=progress, on_settings=on_settings
+            )
             try:
+                await daemon._revoke()
                 yield daemon
             finally:
                 with anyio.CancelScope(shield=True):
+                    await daemon._close_adapters()
                     await daemon._leave_strays(strays)
 
     # -- its life -----------------------------------------------------------------------
@@ -230,6 +292,7 @@ class Daemon:
         from teaagentd.web.server import serve_socket
 
         async with anyio.create_task_group() as tasks, ServiceManager() as manager:
+            self._tasks = tasks
             await tasks.start(serve_socket, self, Home(root=self.settings.home).socket)
             tasks.start_soon(self.dispatcher.run)
             tasks.start_soon(self.loop.run)
@@ -238,6 +301,7 @@ class Daemon:
             manager.ready()
             tasks.start_soon(manager.keep_alive, self.store.ping)
             tasks.start_soon(self._warm)
+            tasks.start_soon(self.reloader.run)
             task_status.started()
             await self._stop.wait()
             manager.stopping()
@@ -245,21 +309,32 @@ class Daemon:
             tasks.cancel_scope.cancel()
         return self.status
 
+    async def _close_adapters(self) -> None:
+        for made in (*self._former, self.generation):
+            await made.adapter.aclose()
+
+    @property
+    def _left_behind(self) -> tuple[str, ...]:
+        """Tools and channels that have not ended though they should have."""
+        tools = [
+            name for made in (*self._former, self.generation) for name in made.toolbox.left_behind
+        ]
+        return (*tools, *self.dispatcher.left_behind)
+
     async def _leave_strays(self, strays: TaskGroup) -> None:
-        """Tools that will not end would keep the process for ever: it ends without them, with
+        """What will not end would keep the process for ever: it ends without that, with
         everything closed that must be."""
         strays.cancel_scope.cancel()
         with anyio.move_on_after(_STRAYS_S):
-            while self._toolbox.left_behind:  # noqa: ASYNC110  # the tools tell nobody of their end
+            while self._left_behind:  # noqa: ASYNC110  # they tell nobody of their end
                 await anyio.sleep(_STRAYS_S / 10)
-        if self._toolbox.left_behind:
-            log.error("tools_left_behind", tools=self._toolbox.left_behind)
-            await self.adapter.aclose()
+        if self._left_behind:
+            log.error("left_behind", what=self._left_behind)
             await self.store.aclose()
             os._exit(self.status)
 
     async def _warm(self) -> None:
-        """Load what the first answer needs while nobody waits for it yet."""
+        """Load what the next answer needs while nobody waits for it yet."""
         await self.adapter.warm()
 
     async def _drain(self) -> int:
@@ -299,6 +374,10 @@ class Daemon:
         first signal forces nothing, though the end was asked for over the socket before."""
         count = 0
         async for received in signals:
+            if received == signal.SIGHUP and not sys.stderr.isatty():
+                log.info("signal", signal=received.name)
+                self.reloader.request()
+                continue
             count += 1
             log.info("signal", signal=received.name, count=count)
             if count > 2:
@@ -327,17 +406,21 @@ class _Progress:
                     turn.watcher.phase(Phase.THINKING, line)
 
 
-async def run(settings: Settings) -> int:
-    """`teaagentd run`: open, serve, heed signals, also those that came while it opened. Returns
+async def run(settings: Settings, on_settings: OnSettings | None = None) -> int:
+    """`teaagentd run`: open, serve, heed signals, also those that came while it opened. SIGHUP
+    has the configuration looked at; from a terminal that was closed it ends the daemon. Returns
     the exit status."""
-    with anyio.open_signal_receiver(*_SIGNALS) as signals:
-        async with Daemon.open(settings) as daemon, anyio.create_task_group() as tasks:
+    with anyio.open_signal_receiver(*_DAEMON_SIGNALS) as signals:
+        async with (
+            Daemon.open(settings, on_settings=on_settings) as daemon,
+            anyio.create_task_group() as tasks,
+        ):
             tasks.start_soon(daemon.heed, signals)
             status = await daemon.serve()
             tasks.cancel_scope.cancel()
     return status
 
 
-def run_daemon(settings: Settings) -> int:
+def run_daemon(settings: Settings, on_settings: OnSettings | None = None) -> int:
     """The same from a process without an event loop. Raises as `Daemon.open` does."""
-    return anyio.run(run, settings)
+    return anyio.run(run, settings, on_settings)

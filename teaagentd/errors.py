@@ -4,6 +4,7 @@
     ├── ConfigError                 the configuration cannot be used
     ├── InvalidMessage              a message that can never be accepted
     ├── BusFull                     the inbox is at its limit; send again later
+    ├── SenderRefused               who sends it may not speak here
     ├── ExternalIdConflict          a known external id with another body
     ├── StoreError
     │   ├── HomeLocked              another process holds the home
@@ -75,6 +76,17 @@ class BusFull(TeaAgentError):
             "send it again later or raise bus.max_pending"
         )
         self.limit = limit
+
+
+class SenderRefused(TeaAgentError):
+    """The sender is not among those that `channel` may be used by. Nothing was kept."""
+
+    def __init__(self, channel: str) -> None:
+        super().__init__(
+            f"this sender may not speak on {channel}; nothing was kept. Who may is in "
+            f"channels.{channel}.allow_from"
+        )
+        self.channel = channel
 
 
 class ExternalIdConflict(TeaAgentError):

@@ -109,7 +109,7 @@ def configure_logging(
     file: Path | None = None,
 ) -> None:
     """Send every log line, ours and foreign, masked to standard error, or to `file` (closed to
-    others, bounded in size). Called once, before anything logs."""
+    others, bounded in size). Called before anything logs, and again when any of it changes."""
     handler: logging.Handler = (
         logging.StreamHandler(sys.stderr) if file is None else _log_file(file)
     )
@@ -125,14 +125,21 @@ def configure_logging(
     ]
     handler.setFormatter(_MaskingFormatter(shared, renderer, Masks(secrets)))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    before, root.handlers[:] = root.handlers[:], [handler]
+    for one in before:
+        one.close()
     root.setLevel(LEVELS[level])
     logging.captureWarnings(True)
     for name in _LOUD:
         logging.getLogger(name).setLevel(max(LEVELS["warning"], LEVELS[level]))
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        # What a logger is bound to at first use stays; the level is looked up at each line.
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS["debug"]),
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )

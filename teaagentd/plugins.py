@@ -23,6 +23,9 @@ _KEYS: dict[Kind, str] = {
     "tool": "tools.enabled",
 }
 
+_OURS = ("enabled", "allow_from")
+"""Keys of a channel's table that it is not given."""
+
 
 def installed(kind: Kind) -> dict[str, EntryPoint]:
     """The plugins of a kind that are installed, by name."""
@@ -59,6 +62,18 @@ def provider_options(
     )
 
 
+def import_all(
+    provider: str, tools: Iterable[str], channels: Mapping[str, Mapping[str, object]]
+) -> None:
+    """Import every configured plugin, which may take a while. Raises `ConfigError`."""
+    _factory("provider", provider, _KEYS["provider"])
+    for tool in tools:
+        _factory("tool", tool, _KEYS["tool"])
+    for name, section in channels.items():
+        if section.get("enabled", True) is not False:
+            _factory("channel", _channel_kind(name, section), _KEYS["channel"].format(name=name))
+
+
 def load_provider(name: str, options: ProviderOptions) -> LLMAdapter:
     """The model server that `provider.type` names. Raises `ConfigError`."""
     create = _factory("provider", name, _KEYS["provider"])
@@ -89,26 +104,35 @@ def load_tools(names: Iterable[str]) -> tuple[Tool, ...]:
 
 
 def load_channels(
-    sections: Mapping[str, Mapping[str, object]],
-) -> tuple[tuple[Channel, ...], tuple[ConfigError, ...]]:
-    """The channels that are configured and not disabled, and the faults of those that cannot
-    be made: a bad section costs its own channel only."""
-    channels: list[Channel] = []
+    sections: Mapping[str, Mapping[str, object]], known: Mapping[str, Channel] | None = None
+) -> tuple[Mapping[str, Channel], tuple[ConfigError, ...]]:
+    """The channels that are configured and not disabled, by name, those that are `known` not
+    made anew; and the faults of those that cannot be made: a bad section costs its own channel
+    only."""
+    channels: dict[str, Channel] = {}
     faults: list[ConfigError] = []
     for name, section in sections.items():
         if section.get("enabled", True) is False:
             continue
+        if known and name in known:
+            channels[name] = known[name]
+            continue
         try:
-            channels.append(_channel(name, section))
+            channels[name] = _channel(name, section)
         except ConfigError as fault:
             faults.append(fault)
-    return tuple(channels), tuple(faults)
+    return channels, tuple(faults)
+
+
+def channel_options(section: Mapping[str, object]) -> Mapping[str, object]:
+    """What of a channel's table is its own affair: the daemon sees to the rest."""
+    return {key: value for key, value in section.items() if key not in _OURS}
 
 
 def _channel(name: str, section: Mapping[str, object]) -> Channel:
     kind = _channel_kind(name, section)
     create = _factory("channel", kind, _KEYS["channel"].format(name=name))
-    options = {key: value for key, value in section.items() if key not in ("type", "enabled")}
+    options = {key: value for key, value in channel_options(section).items() if key != "type"}
     channel = _call("channel", kind, lambda: create(name, options))
     if not callable(getattr(channel, "send", None)):
         raise _wrong("channel", kind, "a Channel", channel)

@@ -165,7 +165,7 @@ class TestChannels:
                 "third": {"type": "memory", "enabled": False},
             }
         )
-        assert [channel.name for channel in channels] == ["memory", "second"]
+        assert list(channels) == ["memory", "second"]
         assert faults == ()
         assert sys.modules["plugins_under_test"].asked == [
             ("memory", {"token": "a"}),
@@ -183,7 +183,7 @@ class TestChannels:
                 "also_good": {"type": "memory", "token": "b"},
             }
         )
-        assert [channel.name for channel in channels] == ["good", "also_good"]
+        assert list(channels) == ["good", "also_good"]
         assert len(faults) == 4
         for fault, name in zip(faults, ("incomplete", "unknown", "raising", "wrong"), strict=True):
             assert name in str(fault)

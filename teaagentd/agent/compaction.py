@@ -96,8 +96,8 @@ class Summariser:
         window: Callable[[], int | None],
         timeout_s: float = 300.0,
     ) -> None:
-        """`engine` has no tools; `timeout_s` is for a whole summary."""
-        self._engine = engine
+        """`engine` has no tools, and may be replaced; `timeout_s` is for a whole summary."""
+        self.engine = engine
         self._window = window
         self._timeout_s = timeout_s
         self._failures: Counter[SessionKey] = Counter()
@@ -158,7 +158,7 @@ class Summariser:
 
     async def _ask(self, summary: str, part: str, attempts: list[Attempt]) -> str:
         so_far = f"The summary so far:\n{summary}\n\nWhat came then:\n" if summary else ""
-        decided = await self._engine.decide(
+        decided = await self.engine.decide(
             system=_SYSTEM,
             history=[LLMMessage(role="user", content=f"{so_far}{part}\n\nWrite the summary.")],
             answer_only=True,

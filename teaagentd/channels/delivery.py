@@ -98,6 +98,7 @@ class Delivery:
         self._on_change = on_change
         self._wake = anyio.Event()
         self._kicked = True
+        self._finishing = False
         self._reading = False
         self._busy: set[str] = set()
         self._chats: dict[str, _Chat] = {}
@@ -121,6 +122,15 @@ class Delivery:
         self._kicked = True
         self._wake.set()
 
+    def finish(self) -> None:
+        """Begin no further send; what is being sent goes on."""
+        self._finishing = True
+
+    @property
+    def sending(self) -> bool:
+        """Whether a chat is being sent to."""
+        return bool(self._busy)
+
     async def run(self) -> None:
         """Deliver until cancelled. A send that is cut off leaves its part's outcome unknown."""
         async with anyio.create_task_group() as tasks:
@@ -137,8 +147,8 @@ class Delivery:
         None if nothing waits."""
         self._kicked = False
         self._ready = 0
-        if self.paused_s:
-            return self.paused_s
+        if self.paused_s or self._finishing:
+            return self.paused_s or None
         # The end of a chat that is busy now kicks again; what is read of it may be out of date.
         skipped = set(self._busy)
         self._reading = True
@@ -189,7 +199,7 @@ class Delivery:
         """Send one chat's letters in order, until one has to wait."""
         try:
             for letter in letters:
-                if not await self._deliver(letter):
+                if self._finishing or not await self._deliver(letter):
                     break
         except StoreError as error:
             log.error("delivery_not_recorded", channel=self._channel.name, error=str(error))
@@ -218,6 +228,8 @@ class Delivery:
             count = len(contents)
             pending = list(range(count))
         for index in pending:
+            if self._finishing:
+                return False
             part = await self._store.start_part(
                 message.id, index, idempotent=self._channel.idempotent
             )

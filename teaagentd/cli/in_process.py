@@ -11,10 +11,10 @@ from anyio.abc import TaskStatus
 from teaagentd.cli.console import Say
 from teaagentd.cli.exits import NO_DAEMON, Failure
 from teaagentd.cli.first_start import first_start
+from teaagentd.cli.logging import keep_logging
 from teaagentd.config import Loaded, load_settings
 from teaagentd.daemon import Daemon
 from teaagentd.home import Home
-from teaagentd.logs import configure_logging
 
 _BACKGROUND_S = 30.0
 
@@ -29,16 +29,12 @@ async def daemon_here(home: Home, say: Say) -> AsyncIterator[None]:
     tell(loaded, say)
     home.create()
     settings = loaded.settings
-    configure_logging(
-        level=settings.logging.level,
-        form=settings.logging.format,
-        secrets=settings.secrets(),
-        file=home.log_file,
-    )
+    relog = keep_logging(home.log_file)
+    relog(settings)
     told_to_stop = True
     async with AsyncExitStack() as stack:
         with loaded.placed():
-            daemon = await stack.enter_async_context(Daemon.open(settings))
+            daemon = await stack.enter_async_context(Daemon.open(settings, on_settings=relog))
         tasks = await stack.enter_async_context(anyio.create_task_group())
         ended = anyio.Event()
 

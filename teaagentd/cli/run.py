@@ -7,10 +7,10 @@ import structlog
 
 from teaagentd.cli.console import say
 from teaagentd.cli.first_start import first_start
+from teaagentd.cli.logging import keep_logging
 from teaagentd.cli.options import current_home, home_option, unwrapped
 from teaagentd.config import load_settings
 from teaagentd.daemon import run_daemon
-from teaagentd.logs import configure_logging
 
 log = structlog.get_logger()
 
@@ -28,13 +28,11 @@ def run() -> int:
     home = current_home()
     first_start(home, say)
     loaded = load_settings(home)
-    settings = loaded.settings
-    configure_logging(
-        level=settings.logging.level, form=settings.logging.format, secrets=settings.secrets()
-    )
+    relog = keep_logging()
+    relog(loaded.settings)
     for warning in loaded.warnings:
         log.warning("configuration", problem=warning)
     if loaded.choice is not None:
         log.warning("provider_chosen", reason=loaded.choice.reason)
     with loaded.placed(), unwrapped():
-        return run_daemon(settings)
+        return run_daemon(loaded.settings, relog)

@@ -58,6 +58,8 @@ def _print(found: Payload) -> None:
 
 def _lines(found: Payload) -> Iterator[tuple[str, str]]:
     provider, slots = _part(found, "provider"), _part(found, "slots")
+    if problem := _part(found, "configuration").get("problem"):
+        yield "settings", f"those of before stay in force, as the file cannot be used: {problem}"
     yield "answers", f"{provider.get('name')}, {provider.get('model')}"
     yield (
         "turns",

@@ -25,7 +25,8 @@ _HEAD = f"""\
 # Settings of teaagentd. Every key is optional; behind a # stands its default or an example.
 # A variable overrides a key: {_OVERRIDE} is max_iterations in [agent].
 # In a text, ${{NAME}} is taken from the environment, ${{NAME:-text}} falls back on text, and
-# $${{ is ${{ itself. All of this is read at start; `teaagentd config check` looks it over.
+# $${{ is ${{ itself. A running daemon takes up a saved change within some 15 seconds, or at SIGHUP,
+# as a whole or not at all; `teaagentd config check` looks the file over.
 """
 
 _CHANNELS = """\
@@ -34,6 +35,8 @@ _CHANNELS = """\
 # What else it takes is the channel's own; a secret may stand in a file named by KEY_file.
 # type = "telegram"
 # enabled = true
+# Who may speak there, by the ids of the senders; unset, the channel decides.
+# allow_from = ["12345"]
 """
 
 

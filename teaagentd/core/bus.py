@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import anyio
 
 from teaagentd.commands import Command, parse_command
-from teaagentd.errors import InvalidMessage
+from teaagentd.errors import InvalidMessage, SenderRefused
 from teaagentd.store import Store
 from teaagentd.store.values import Accepted
 from teaagentd.transcript import clean_message
@@ -31,6 +31,8 @@ class MessageBus:
         self._ready: dict[SessionKey, None] = {}
         self._arrival = anyio.Event()
         self._on_command: CommandHandler | None = None
+        self.senders: Mapping[str, frozenset[str]] = {}
+        """Who may speak, on each channel that is not open to everyone. Replaced, never changed."""
         self.newest_id = 0
         """The highest id accepted so far: what a direct turn takes as its place in the order."""
 
@@ -49,11 +51,14 @@ class MessageBus:
         """Accept `message` (T0); it is durable when this returns.
 
         A message whose external id was accepted before is a no-op that returns the first one.
-        Raises `InvalidMessage`, `BusFull`, `ExternalIdConflict` or `StoreUnavailable`; then
-        nothing was kept and the sender must not be acknowledged.
+        Raises `InvalidMessage`, `SenderRefused`, `BusFull`, `ExternalIdConflict` or
+        `StoreUnavailable`; then nothing was kept and the sender must not be acknowledged.
         """
         _check(message)
         message = clean_message(message)
+        allowed = self.senders.get(message.channel)
+        if allowed is not None and message.sender_id not in allowed:
+            raise SenderRefused(message.channel)
         if self._on_command is not None:
             command = parse_command(message.content)
             if command is not None:

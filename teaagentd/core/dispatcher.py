@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import anyio
 import structlog
+from anyio.abc import TaskGroup
 
 from teaagentd.abc import Channel, Clock, Inbox
-from teaagentd.channels.delivery import Delivery, DeliveryLimits
-from teaagentd.channels.supervisor import ChannelStatus, ChannelSupervisor, RestartLimits
+from teaagentd.channels.delivery import DeliveryLimits
+from teaagentd.channels.served import ServedChannel
+from teaagentd.channels.supervisor import ChannelStatus, RestartLimits
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.errors import StoreError
 from teaagentd.store import Store
@@ -36,32 +37,81 @@ class Dispatcher:
         pull_channels: frozenset[str] = PULL_CHANNELS,
         limits: DeliveryLimits | None = None,
         restarts: RestartLimits | None = None,
+        receivers: TaskGroup | None = None,
     ) -> None:
+        """Channels receive in `receivers`, whose owner need not wait for one that will not end;
+        None: in a group of its own, which does."""
         self._store = store
+        self._inbox = inbox
+        self._clock = clock
         self._feed = feed
         self._pull_channels = pull_channels
+        self._limits = limits or DeliveryLimits()
+        self._restarts = restarts or RestartLimits()
+        self._receivers = receivers
         self._changed = anyio.Event()
-        self._running = False
+        self._tasks: TaskGroup | None = None
         self._draining = False
         self._readers: dict[SessionKey, set[anyio.Event]] = {}
         self._strangers: set[str] = set()
         self._stranger_seen = anyio.Event()
-        self._deliveries = {
-            name: Delivery(
-                store=store,
-                channel=channel,
-                clock=clock,
-                limits=limits or DeliveryLimits(),
-                on_change=self._note_change,
-            )
+        self._leaving: list[ServedChannel] = []
+        self._served = {name: self._serve(channel) for name, channel in channels.items()}
+
+    def _serve(self, channel: Channel) -> ServedChannel:
+        return ServedChannel(
+            channel,
+            store=self._store,
+            inbox=self._inbox,
+            clock=self._clock,
+            limits=self._limits,
+            restarts=self._restarts,
+            on_change=self._note_change,
+        )
+
+    # -- the channels that are configured -----------------------------------------------
+
+    def use(self, channels: Mapping[str, Channel]) -> None:
+        """Serve `channels` from now on. One that is the same object as before goes on
+        undisturbed; the others end, and what takes their place begins when they have. Raises
+        `ConfigError`; then nothing has changed."""
+        served = {
+            name: before
+            if (before := self._served.get(name)) is not None and before.channel is channel
+            else self._serve(channel)
             for name, channel in channels.items()
         }
-        self._supervisors = {
-            name: ChannelSupervisor(
-                channel=channel, inbox=inbox, clock=clock, limits=restarts or RestartLimits()
-            )
-            for name, channel in channels.items()
-        }
+        known = set(self._served.values())
+        leaving = known.difference(served.values())
+        self._served = served
+        if self._tasks is not None:
+            self._leaving = [one for one in self._leaving if not one.gone] + list(leaving)
+            for one in leaving:
+                self._tasks.start_soon(self._end, one)
+            for one in set(served.values()) - known:
+                self._tasks.start_soon(self._run, one, tuple(self._leaving))
+
+    async def _end(self, one: ServedChannel) -> None:
+        await one.stop()
+        self.kick(one.channel.name)
+
+    async def _run(self, one: ServedChannel, before: Sequence[ServedChannel] = ()) -> None:
+        """Run `one` when those `before` it that had its name have ended."""
+        for other in before:
+            if other.channel.name == one.channel.name:
+                await other.stop()
+        assert self._tasks is not None
+        await one.run(self._receivers or self._tasks)
+
+    def serves(self, channel: str) -> bool:
+        """Whether it is a push channel that is configured."""
+        return channel in self._served
+
+    @property
+    def left_behind(self) -> tuple[str, ...]:
+        """Channels that have not ended though they should have."""
+        everyone = (*self._leaving, *self._served.values())
+        return tuple(sorted(one.channel.name for one in everyone if one.begun and not one.gone))
 
     # -- after a commit -----------------------------------------------------------------
 
@@ -76,9 +126,11 @@ class Dispatcher:
 
     def kick(self, channel: str) -> None:
         """The outbox of `channel` may hold something to send."""
-        if channel in self._deliveries:
-            self._deliveries[channel].kick()
-        elif channel not in self._pull_channels:
+        if channel in self._served:
+            self._served[channel].kick()
+        elif channel in self._pull_channels:
+            return
+        elif not any(one.channel.name == channel and one.delivering for one in self._leaving):
             self._strangers.add(channel)
             self._stranger_seen.set()
 
@@ -116,15 +168,14 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Run every push channel and deliver to it, until cancelled."""
-        self._running = True
         try:
             async with anyio.create_task_group() as tasks:
-                for name, supervisor in self._supervisors.items():
-                    tasks.start_soon(supervisor.run)
-                    tasks.start_soon(self._deliveries[name].run)
+                self._tasks = tasks
+                for one in self._served.values():
+                    tasks.start_soon(self._run, one)
                 tasks.start_soon(self._refuse_strangers)
         finally:
-            self._running = False
+            self._tasks = None
             self._note_change()
 
     async def drain(self, limit_s: float) -> tuple[str, ...]:
@@ -143,20 +194,17 @@ class Dispatcher:
 
     def waiting_for(self) -> tuple[str, ...]:
         """What a drain waits for, in words. Channels that must wait themselves are not in it."""
-        if not self._running:
+        if self._tasks is None:
             return ()
         return tuple(
-            f"replies to {delivery.unsettled} chat(s) of {name}"
-            for name, delivery in self._deliveries.items()
-            if delivery.unsettled
+            f"replies to {one.unsettled} chat(s) of {name}"
+            for name, one in self._served.items()
+            if one.unsettled
         )
 
     def channel_status(self) -> tuple[ChannelStatus, ...]:
         """Every push channel, those that failed included."""
-        return tuple(
-            replace(supervisor.status, paused_s=self._deliveries[name].paused_s)
-            for name, supervisor in self._supervisors.items()
-        )
+        return tuple(one.status for one in self._served.values())
 
     def _note_change(self) -> None:
         self._changed.set()

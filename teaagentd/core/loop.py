@@ -108,6 +108,15 @@ class Loop:
         self._quiet = anyio.Event()
         bus.handle_commands(self._command)
 
+    def use(self, services: TurnServices) -> None:
+        """Turns that begin from now on work with `services`; those at work keep theirs."""
+        self._services = services
+
+    async def outlasted(self) -> None:
+        """Wait until every turn that is live now has ended."""
+        for turn in self.live():
+            await turn.ended.wait()
+
     # -- the bus's way in ---------------------------------------------------------------
 
     async def run(self) -> None:
@@ -278,6 +287,7 @@ class Loop:
         finally:
             _current_turn.reset(parent)
             del self._live[turn.id]
+            turn.ended.set()
             lane.turn = None
             self._check_quiet()
         if end is not None and turn.origin != "ephemeral":
@@ -385,11 +395,7 @@ class Loop:
                 lane.turn.stop(closed=False)
             raise
         if done.outcome is not None and done.outcome.stopped_turn_id:
-            turn = self._live.get(done.outcome.stopped_turn_id)
-            if turn is not None:
-                turn.stop()
-            else:
-                self._leave_line(done.outcome.stopped_turn_id)
+            self.free(done.outcome.stopped_turn_id)
         elif done.outcome is not None and done.outcome.stopped_waiting:
             closed = {row_id for out in done.outbound for row_id in out.message_ids}
             self._bus.claimed(key, closed - {done.id})
@@ -397,6 +403,14 @@ class Loop:
         if command.name == "compact" and not done.duplicate:
             await self._beside(lambda: self._services.compactor.compact(key, whole=True))
         return done
+
+    def free(self, turn_id: str) -> None:
+        """The store has closed this turn: what it holds is given back."""
+        turn = self._live.get(turn_id)
+        if turn is not None:
+            turn.stop()
+        else:
+            self._leave_line(turn_id)
 
     def status_line(self, key: SessionKey) -> str:
         """What `/status` answers: this session's turn, then the daemon's queues."""

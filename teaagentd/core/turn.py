@@ -111,6 +111,7 @@ class Turn:
         self.watcher = services.feed.watcher(new.key, new.id)
         self.begun_at: float | None = None
         self.context_tokens = 0
+        self.ended = anyio.Event()
         self._new = new
         self._services = services
         self._store = services.store

@@ -22,6 +22,7 @@ COMMITS: Final = (
     "T6.refuse",
     "T6.delay",
     "T7.command",
+    "T7.revoke",
     "T8.compact",
 )
 """In the order of a message's life. The writer refuses any other name."""

@@ -41,6 +41,7 @@ _ANSWER = """
     WHERE id = ? AND answer IS NULL
 """
 _CONDEMN = "UPDATE inbox SET state = 'dead' WHERE turn = ? AND answer IS NULL"
+_SET_ASIDE = "UPDATE inbox SET state = 'dead' WHERE id = ? AND state = 'pending'"
 _PENDING_KEYS = """
     SELECT s.key, i.id FROM inbox i JOIN sessions s ON s.id = i.session
     WHERE i.state = 'pending' ORDER BY i.id
@@ -165,6 +166,12 @@ def answer(connection: sqlite3.Connection, rows: Sequence[int], outbound: int) -
 def condemn(connection: sqlite3.Connection, turn: int) -> None:
     """The unanswered rows of a turn that failed for good are set aside as dead."""
     connection.execute(_CONDEMN, (turn,))
+
+
+def set_aside(connection: sqlite3.Connection, rows: Sequence[int]) -> None:
+    """Rows that wait are dead: listed, retryable, and no turn will see them."""
+    for row in rows:
+        connection.execute(_SET_ASIDE, (row,))
 
 
 def pending_keys(connection: sqlite3.Connection) -> tuple[PendingKey, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -17,6 +17,7 @@ from teaagentd.store import (
     inbox,
     lifecycle,
     outbox,
+    revoking,
     rounds,
     sessions,
     transcripts,
@@ -26,6 +27,7 @@ from teaagentd.store.admission import Order
 from teaagentd.store.database import Database
 from teaagentd.store.lifecycle import Intake
 from teaagentd.store.recent import RecentHistories
+from teaagentd.store.revoking import Revoked
 from teaagentd.store.totals import Counting, Totals
 from teaagentd.store.values import (
     Accepted,
@@ -88,7 +90,8 @@ class Store:
         self._write = database.write
         self._read = database.read
         self._now = clock.now_ms
-        self._max_pending = max_pending
+        self.max_pending = max_pending
+        """How many unclaimed messages are kept; more are refused. May be changed at any time."""
         self._pull = pull_channels
         self._recent = RecentHistories()
         self._counting = Counting()
@@ -132,7 +135,7 @@ class Store:
         return await self._write(
             "T0.accept",
             lambda connection: admission.accept(
-                connection, message, max_pending=self._max_pending, now=self._now()
+                connection, message, max_pending=self.max_pending, now=self._now()
             ),
         )
 
@@ -142,7 +145,7 @@ class Store:
         return await self._write(
             "T0.retry",
             lambda connection: admission.retry(
-                connection, row_id, max_pending=self._max_pending, now=self._now()
+                connection, row_id, max_pending=self.max_pending, now=self._now()
             ),
         )
 
@@ -168,6 +171,17 @@ class Store:
             "T7.command",
             lambda connection: admission.command(
                 connection, message, order, pull=self._pull, now=self._now()
+            ),
+        )
+
+    async def revoke(self, allowed: Mapping[str, frozenset[str]], *, closing: str) -> Revoked:
+        """T7. `allowed` holds, for each channel that is not open to everyone, who may speak. What
+        waits from others is set aside as dead, and the running turns that took in something of
+        them are closed with `closing`."""
+        return await self._write(
+            "T7.revoke",
+            lambda connection: revoking.revoke(
+                connection, allowed, closing=closing, pull=self._pull, now=self._now()
             ),
         )
 

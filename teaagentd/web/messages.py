@@ -28,8 +28,6 @@ class Messages:
         self._store = daemon.store
         self._dispatcher = daemon.dispatcher
         self._waits = waits
-        pushed = {status.name for status in daemon.dispatcher.channel_status()}
-        self._channels = PULL_CHANNELS | pushed
 
     async def post(self, request: Request) -> Response:
         """202 once it is kept."""
@@ -40,7 +38,7 @@ class Messages:
         if unknown := values.keys() - _FIELDS:
             raise invalid(min(unknown), "there is no such field")
         channel = reading.identifier(values, "channel") or DEFAULT_CHANNEL
-        if channel not in self._channels:
+        if channel not in PULL_CHANNELS and not self._dispatcher.serves(channel):
             raise invalid("channel", f"there is no channel {channel!r} here")
         chat_id = reading.identifier(values, "chat_id")
         if chat_id is None:

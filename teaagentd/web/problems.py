@@ -15,6 +15,7 @@ from teaagentd.errors import (
     BusFull,
     ExternalIdConflict,
     InvalidMessage,
+    SenderRefused,
     StoreDamaged,
     StoreUnavailable,
 )
@@ -92,6 +93,11 @@ async def _answer_conflict(request: Request, error: Exception) -> Response:
     return _response(Problem(409, str(error), kind=kind, title=title, field="external_id"))
 
 
+async def _answer_sender(request: Request, error: Exception) -> Response:
+    title, kind = "This sender may not speak here", "sender-refused"
+    return _response(Problem(403, str(error), kind=kind, title=title, field="sender_id"))
+
+
 async def _answer_full(request: Request, error: Exception) -> Response:
     title = "The inbox is full"
     return _response(Problem(429, str(error), kind="bus-full", title=title, headers=_LATER))
@@ -117,6 +123,7 @@ HANDLERS = {
     HTTPException: _answer_http,
     InvalidMessage: _answer_invalid,
     ExternalIdConflict: _answer_conflict,
+    SenderRefused: _answer_sender,
     BusFull: _answer_full,
     StoreUnavailable: _answer_store,
     StoreDamaged: _answer_store,

@@ -38,6 +38,18 @@ class Served(Protocol):
         """Milliseconds since the epoch, UTC."""
 
     @property
+    def generations(self) -> int:
+        """How many configurations were in force so far."""
+
+    @property
+    def loaded_at(self) -> int:
+        """Since when the present one is, in milliseconds since the epoch, UTC."""
+
+    @property
+    def configuration_problem(self) -> str | None:
+        """Why the file that is there now is not in force; None if it is."""
+
+    @property
     def draining(self) -> bool:
         """Whether its end has begun."""
 

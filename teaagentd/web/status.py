@@ -45,6 +45,11 @@ class Status:
                 "started_at": moment(daemon.started_at),
                 "uptime_s": max(now - daemon.started_at, 0) // 1000,
                 "draining": daemon.draining,
+                "configuration": {
+                    "generation": daemon.generations,
+                    "since": moment(daemon.loaded_at),
+                    "problem": daemon.configuration_problem,
+                },
                 "provider": {"name": daemon.adapter.name, "model": daemon.adapter.model},
                 "turns": [self._turn(turn, now) for turn in daemon.loop.live()],
                 "resuming": [

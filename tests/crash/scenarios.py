@@ -114,6 +114,16 @@ def compacted(world: World) -> None:
     world.settle()
 
 
+def sender_revoked(world: World) -> None:
+    """Who is at work for someone learns that he may no longer speak, and ends."""
+    world.send("bob", "#bob/0# [[hang]]", channel="filebox")
+    world.wait("the model is asked", lambda: world.asked("#bob/0#"))
+    world.configure('[channels.filebox]\nallow_from = ["eve"]\n')
+    answered = "SELECT 1 FROM inbox WHERE state = 'done'"
+    world.wait("the turn is stopped", lambda: world.daemon.query(answered))
+    world.settle()
+
+
 def provider_refuses(world: World) -> None:
     """A turn that ends without an answer is closed with a text that says so."""
     world.send("anna", "#anna/0# [[status:400]]")
@@ -177,6 +187,7 @@ SCENARIOS = (
     Scenario(name="stop", play=stop_while_it_hangs, commits=("T7.command",)),
     Scenario(name="stop in a call", play=stop_in_a_call, commits=("T7.command", "T3.start")),
     Scenario(name="new", play=new_conversation, commits=("T7.command",)),
+    Scenario(name="sender revoked", play=sender_revoked, commits=("T7.revoke",)),
     Scenario(name="compacted", play=compacted, commits=("T8.compact",)),
     Scenario(name="refusal", play=provider_refuses, commits=("T5.close",)),
     Scenario(name="push", play=push_in_parts, commits=("T6.freeze",)),

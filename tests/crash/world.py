@@ -195,6 +195,11 @@ class World:
         found = answer.json
         self.retried[dead.id] = found["id"]
 
+    def configure(self, text: str) -> None:
+        """Give the home another configuration, and have the daemon look at it."""
+        (self.box.home / "config.toml").write_text(text)
+        self.daemon.signal(signal.SIGHUP)
+
     def wait(self, what: str, condition: Callable[[], object]) -> None:
         """Wait until something has happened, or the daemon has fallen, which excuses it."""
         before = self.fallen

@@ -72,6 +72,8 @@ async def live(store: Store) -> None:
     await store.retry_dead(poison.claimed[0].id)
     again = await begin(store, new_turn(turn_id="again"))
     await store.close(again.turn_id, text="no", outcome="limit", attempts=())
+    await store.accept(said("a stranger's", chat_id="8", channel="telegram", sender_id="eve"))
+    await store.revoke({"telegram": frozenset({"anna"})}, closing="no more")
     await store.accept(said("unfinished"))
     await begin(store, new_turn(turn_id="unfinished"))
     await command(store, "new", message=said("/new", external_id="e2"))

@@ -16,7 +16,9 @@ import httpx2
 from teaagentd.abc import Channel, LLMAdapter, SystemClock
 from teaagentd.agent.toolbox import ToolRegistry
 from teaagentd.config import Settings
+from teaagentd.core.context import ContextBuilder
 from teaagentd.daemon import Daemon
+from teaagentd.generation import Generation
 from teaagentd.store import Store
 from teaagentd.testing import ScriptedModel
 from teaagentd.web.app import create_app
@@ -111,14 +113,18 @@ async def serving(
     path = home / "run" / "daemon.sock"
     try:
         async with anyio.create_task_group() as tasks, anyio.create_task_group() as strays:
-            daemon = Daemon(
-                settings=made,
-                store=store,
+            clock = SystemClock()
+            generation = Generation(
+                made,
                 adapter=model or ScriptedModel(default="an answer"),
                 registry=ToolRegistry([]),
-                channels=channels,
+                channels={channel.name: channel for channel in channels},
+                context=ContextBuilder(workspace=home / "workspace", clock=clock),
+                senders={},
+                clock=clock,
                 strays=strays,
             )
+            daemon = Daemon(generation, store=store, strays=strays)
             async with connect(path) as client:
                 web = anyio.CancelScope()
                 rig = Rig(daemon=daemon, client=client, path=path, web=web)
