@@ -12,6 +12,7 @@ from teaagentd.cli.console import Say
 from teaagentd.cli.exits import NO_DAEMON, Failure
 from teaagentd.cli.first_start import first_start
 from teaagentd.cli.logging import keep_logging
+from teaagentd.cli.options import unwrapped
 from teaagentd.config import Loaded, load_settings
 from teaagentd.daemon import Daemon
 from teaagentd.home import Home
@@ -33,7 +34,7 @@ async def daemon_here(home: Home, say: Say) -> AsyncIterator[None]:
     relog(settings)
     told_to_stop = True
     async with AsyncExitStack() as stack:
-        with loaded.placed():
+        with loaded.placed(), unwrapped():
             daemon = await stack.enter_async_context(Daemon.open(settings, on_settings=relog))
         tasks = await stack.enter_async_context(anyio.create_task_group())
         ended = anyio.Event()
