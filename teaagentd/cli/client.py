@@ -21,6 +21,9 @@ from teaagentd.types import OutboundKind, SessionKey
 _TIMEOUT_S = 30.0
 """For an answer to a request; one that waits by itself gets that much more."""
 
+_LONG_S = 600.0
+"""More, for what goes through everything that is kept."""
+
 _SILENCE_S = 120.0
 """After which an event stream, where something is said every 30 s, is taken for dead."""
 
@@ -93,8 +96,10 @@ class Client:
     """Speaks to the daemon of one home. Every method raises `NoDaemon` when there is none and
     `Refused` when it says no."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+        """`transport` leads to a daemon that is not behind a socket."""
         self.socket = socket
+        self._transport = transport
         self._folder: int | None = None
         self._made: httpx2.AsyncClient | None = None
 
@@ -102,7 +107,8 @@ class Client:
         """Made when it is first needed: a long path leads by a folder that a first start makes."""
         if self._made is None:
             self._made = httpx2.AsyncClient(
-                transport=httpx2.AsyncHTTPTransport(uds=self._short_path(), verify=False),
+                transport=self._transport
+                or httpx2.AsyncHTTPTransport(uds=self._short_path(), verify=False),
                 base_url="http://teaagentd",
                 timeout=_TIMEOUT_S,
                 trust_env=False,
@@ -181,6 +187,14 @@ class Client:
     async def turn(self, turn_id: str) -> Payload:
         """What is known of a turn."""
         return _object(await self._request("GET", f"/v1/turns/{quote(turn_id, safe='')}"))
+
+    async def get(self, path: str, **query: str) -> Payload:
+        """What `GET path` answers."""
+        return _object(await self._request("GET", path, query=query))
+
+    async def act(self, method: str, path: str, body: Payload | None = None) -> Payload:
+        """Have something done; what is answered. It may take a while."""
+        return _object(await self._request(method, path, body=body, wait_s=_LONG_S))
 
     async def stop_session(self, key: SessionKey) -> Payload:
         """End what runs in a session."""

@@ -24,5 +24,11 @@ COMMITS: Final = (
     "T7.command",
     "T7.revoke",
     "T8.compact",
+    "A1.drop_row",
+    "A2.retry_letter",
+    "A3.drop_letter",
+    "A4.delete_session",
+    "A5.erase",
 )
-"""In the order of a message's life. The writer refuses any other name."""
+"""In the order of a message's life, then what an operator does with what is kept. The writer
+refuses any other name."""

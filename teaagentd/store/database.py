@@ -38,6 +38,16 @@ class Database:
         """
         operation = Operation(name, run, self._loop.create_future())
         self._writer.submit(operation)
+        return await self._settled(operation)
+
+    async def upkeep(self, what: str, run: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `run` on the writer's connection between transactions. `what` names it in errors;
+        otherwise as `write`."""
+        operation = Operation(what, run, self._loop.create_future())
+        self._writer.aside(operation)
+        return await self._settled(operation)
+
+    async def _settled(self, operation: Operation[T]) -> T:
         try:
             await operation.waiter
         except asyncio.CancelledError:

@@ -7,15 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from teaagentd.store import inbox, outbox
 from teaagentd.store.faults import explain
 from teaagentd.store.opening import open_reader, refuse_unknown
 
 _NEWEST = "SELECT max(accepted_at) FROM inbox"
 _SESSIONS = "SELECT count(*) FROM sessions WHERE listed = 1"
-_DEAD = """
-    SELECT (SELECT count(*) FROM inbox WHERE state = 'dead'),
-        (SELECT count(*) FROM outbox WHERE state = 'dead')
-"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +37,7 @@ def look(path: Path) -> Health:
             (problem,) = found.execute("PRAGMA integrity_check(1)").fetchone()
             (newest,) = found.execute(_NEWEST).fetchone()
             (sessions,) = found.execute(_SESSIONS).fetchone()
-            rows, letters = found.execute(_DEAD).fetchone()
+            rows, letters = inbox.count_dead(found), outbox.count_dead(found)
     except sqlite3.Error as error:
         raise explain(error, path, "looking it over") from error
     return Health(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Sequence
+
+import orjson
 
 from teaagentd.errors import StoreError
 from teaagentd.store.codec import dump_attachments, load_attachments
@@ -15,6 +18,7 @@ _DUPLICATE = """
     FROM inbox i JOIN sessions s ON s.id = i.session
     WHERE i.channel = ? AND i.chat_id = ? AND i.external_id = ?
 """
+_FORGOTTEN = "SELECT 1 FROM forgotten WHERE digest = ?"
 _COUNT_PENDING = "SELECT count(*) FROM (SELECT 1 FROM inbox WHERE state = 'pending' LIMIT ?)"
 _ADD = """
     INSERT INTO inbox (session, kind, channel, chat_id, sender_id, external_id, content,
@@ -66,18 +70,25 @@ _COUNT_DEAD = "SELECT count(*) FROM inbox WHERE state = 'dead'"
 _EVERY = 2**62
 
 
+def digest(channel: str, chat_id: str, external_id: str) -> bytes:
+    """What is kept of a deleted message's external id, to know it again."""
+    return hashlib.sha256(orjson.dumps((channel, chat_id, external_id))).digest()
+
+
 def find_duplicate(
     connection: sqlite3.Connection, message: InboundMessage
 ) -> tuple[int, SessionKey, bool] | None:
     """The row accepted before under the external id of `message` and its session; the last
-    value says whether its body is the same."""
+    value says whether its body is the same. Row 0 is one that was deleted."""
     if message.external_id is None:
         return None
     row = connection.execute(
         _DUPLICATE, (message.channel, message.chat_id, message.external_id)
     ).fetchone()
     if row is None:
-        return None
+        gone = digest(message.channel, message.chat_id, message.external_id)
+        found = connection.execute(_FORGOTTEN, (gone,)).fetchone()
+        return None if found is None else (0, message.key, True)
     body = (message.content, message.sender_id, dump_attachments(message.attachments))
     return row[0], SessionKey.parse(row[4]), row[1:4] == body
 

@@ -30,13 +30,12 @@ _PRAGMAS = (
     "checkpoint_fullfsync = ON",
     "foreign_keys = ON",
     "trusted_schema = OFF",
+    "secure_delete = ON",
     f"journal_size_limit = {_LOG_LIMIT_BYTES}",
 )
 _NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL)
-_PROBES = tuple(
-    f"SELECT max(rowid) FROM {table}"
-    for table in ("store", "sessions", "turns", "messages", "calls", "inbox", "outbox", "usage")
-)
+_TABLES = ("store", "sessions", "turns", "messages", "calls", "inbox", "outbox", "usage", "alerts")
+_PROBES = tuple(f"SELECT max(rowid) FROM {table}" for table in _TABLES)
 
 
 def migrations() -> tuple[tuple[int, str], ...]:

@@ -43,7 +43,8 @@ _SETTLE = """
 """
 _DELAY = "UPDATE outbox SET not_before = ? WHERE id = ?"
 _DEPTH = "SELECT count(*), min(created_at) FROM outbox WHERE state = 'pending'"
-_COUNT_DEAD = "SELECT count(*) FROM outbox WHERE state = 'dead'"
+DROPPED = "dropped by the operator"
+_COUNT_DEAD = f"SELECT count(*) FROM outbox WHERE state = 'dead' AND reason IS NOT '{DROPPED}'"
 
 
 def add(

@@ -48,6 +48,10 @@ class RecentHistories:
         while self._room < 0:
             self._drop(next(iter(self._kept)))
 
+    def forget(self, key: SessionKey) -> None:
+        """What the session held is no longer there."""
+        self._drop(key)
+
     def _drop(self, key: SessionKey) -> None:
         found = self._kept.pop(key, None)
         if found is not None:

@@ -23,6 +23,7 @@ from teaagentd.store import (
     transcripts,
     turns,
 )
+from teaagentd.store.admin import StoreAdmin
 from teaagentd.store.admission import Order
 from teaagentd.store.database import Database
 from teaagentd.store.lifecycle import Intake
@@ -94,6 +95,9 @@ class Store:
         """How many unclaimed messages are kept; more are refused. May be changed at any time."""
         self._pull = pull_channels
         self._recent = RecentHistories()
+        self.admin = StoreAdmin(
+            database, clock=clock, pull_channels=pull_channels, recent=self._recent
+        )
         self._counting = Counting()
         self._counts = anyio.Lock()
 

@@ -66,6 +66,15 @@ _PAGE = f"""
         ORDER BY place DESC, position DESC LIMIT :limit
     ) ORDER BY place, position
 """
+_PAGE_AFTER = f"""
+    SELECT {_COLUMNS} FROM messages WHERE session = :session AND position >= 0
+        AND (place, position) > (
+            coalesce((SELECT place FROM messages WHERE id = :after), -1),
+            coalesce((SELECT position FROM messages WHERE id = :after), -1)
+        )
+    ORDER BY place, position LIMIT :limit
+"""
+_BY_ID = f"SELECT {_COLUMNS} FROM messages WHERE id = ?"
 _NOTES = """
     SELECT note FROM messages
     WHERE session = ? AND place >= ? AND note IS NOT NULL ORDER BY place, position
@@ -212,6 +221,25 @@ def page(
     except sqlite3.OperationalError:
         rows = _undecoded(connection, _PAGE, where)
     return tuple(replace(_message(row), note=None) for row in rows)
+
+
+def page_after(
+    connection: sqlite3.Connection, session: SessionRow, *, limit: int, after: int
+) -> tuple[LLMMessage, ...]:
+    """The first `limit` messages after the one with id `after` (0: from the first one), as `page`
+    gives them."""
+    where: dict[str, int | None] = {"session": session.id, "after": after, "limit": limit}
+    try:
+        rows = connection.execute(_PAGE_AFTER, where).fetchall()
+    except sqlite3.OperationalError:
+        rows = _undecoded(connection, _PAGE_AFTER, where)
+    return tuple(replace(_message(row), note=None) for row in rows)
+
+
+def by_id(connection: sqlite3.Connection, message: int) -> LLMMessage:
+    """One message of a transcript, without its note."""
+    row = connection.execute(_BY_ID, (message,)).fetchone()
+    return replace(_message(row), note=None)
 
 
 def notes(connection: sqlite3.Connection, session: SessionRow) -> tuple[str, ...]:

@@ -219,3 +219,58 @@ class TurnRecord:
     """Attempts booked to it."""
     usage: Usage
     """Their sum; None where one of them is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InboxEntry:
+    """An accepted message that waits, or was set aside, as an operator sees it."""
+
+    id: int
+    key: SessionKey
+    state: Literal["pending", "claimed", "dead"]
+    address: Address
+    sender_id: str | None
+    accepted_at: int
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboxEntry:
+    """A text that its channel has not taken whole, as an operator sees it."""
+
+    id: int
+    key: SessionKey
+    state: Literal["pending", "dead"]
+    reason: str | None
+    address: Address
+    created_at: int
+    parts: int
+    """0 until its first send."""
+    sent: int
+    """How many of the parts were."""
+    content: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A message of a transcript that holds what was looked for."""
+
+    key: SessionKey
+    message: LLMMessage
+    created_at: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Removed:
+    """What a deletion took, or would take."""
+
+    sessions: int = 0
+    """Deleted whole."""
+    messages: int = 0
+    """Of transcripts, summaries among them."""
+    inbox: int = 0
+    outbox: int = 0
+    keys: tuple[SessionKey, ...] = ()
+    """Every session that lost something."""
+    waiting: tuple[PendingKey, ...] = ()
+    """The accepted messages among them that no turn had claimed."""

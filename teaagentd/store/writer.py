@@ -36,7 +36,7 @@ _NAMES = frozenset(COMMITS)
 class Operation(Generic[T]):
     """One unit of work on its way through the writer, and what it came to."""
 
-    __slots__ = ("changed", "error", "name", "result", "run", "settled", "waiter")
+    __slots__ = ("alone", "changed", "error", "name", "result", "run", "settled", "waiter")
 
     def __init__(
         self, name: str, run: Callable[[sqlite3.Connection], T], waiter: asyncio.Future[None]
@@ -44,6 +44,7 @@ class Operation(Generic[T]):
         self.name = name
         self.run = run
         self.waiter = waiter
+        self.alone = False
         self.settled = False
         self.changed = False
         self.result: T
@@ -93,6 +94,11 @@ class Writer:
         """Wake `waiter` once the thread has come to it. Raises `StoreUnavailable` once the
         writer has ended; a disk that fails does not count as that."""
         self._queue_up(Operation("ping", lambda connection: None, waiter))
+
+    def aside(self, operation: Operation[T]) -> None:
+        """Queue what runs between transactions, not in one: upkeep of the file. As `submit`."""
+        operation.alone = True
+        self._queue_up(operation)
 
     def _queue_up(self, operation: Operation[T]) -> None:
         with self._gate:
@@ -153,6 +159,10 @@ class Writer:
         return bool(batch)
 
     def _commit(self, connection: sqlite3.Connection, batch: Sequence[Operation[object]]) -> None:
+        for operation in batch:
+            if operation.alone:
+                self._upkeep(connection, operation)
+        batch = [operation for operation in batch if not operation.alone]
         if len(batch) > 1:
             try:
                 self._together(connection, batch)
@@ -173,6 +183,13 @@ class Writer:
                 _undo(connection)
                 operation.error = explain(error, self.path, operation.name)
                 log.error("store_commit_failed", commit=operation.name, error=str(error))
+
+    def _upkeep(self, connection: sqlite3.Connection, operation: Operation[object]) -> None:
+        try:
+            operation.result = operation.run(connection)
+        except sqlite3.Error as error:
+            _undo(connection)
+            operation.error = explain(error, self.path, operation.name)
 
     def _together(self, connection: sqlite3.Connection, batch: Sequence[Operation[object]]) -> None:
         """All of `batch` in one transaction. Raises `sqlite3.Error` when it is undone whole."""

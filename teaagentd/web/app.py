@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from teaagentd.web import reading
+from teaagentd.web.desk import Desk
 from teaagentd.web.events import KEEP_ALIVE_S, EventStream
 from teaagentd.web.messages import Messages
 from teaagentd.web.problems import HANDLERS
@@ -41,6 +42,7 @@ def create_app(
     messages = Messages(daemon, waits)
     sessions = Sessions(daemon)
     status = Status(daemon)
+    desk = Desk(daemon)
 
     async def events(request: Request) -> Response:
         key = reading.key_in_query(request)
@@ -57,9 +59,17 @@ def create_app(
             Route("/v1/sessions", sessions.list, methods=get),
             Route("/v1/sessions/{key:any_text}/stop", sessions.stop, methods=post),
             Route("/v1/sessions/{key:any_text}", sessions.show, methods=get),
+            Route("/v1/sessions/{key:any_text}", desk.delete_session, methods=["DELETE"]),
             Route("/v1/turns/{id}", sessions.turn, methods=get),
+            Route("/v1/inbox", desk.inbox, methods=get),
             Route("/v1/inbox/dead", messages.dead, methods=get),
             Route("/v1/inbox/{id}/retry", messages.retry, methods=post),
+            Route("/v1/inbox/{id}/drop", desk.drop_row, methods=post),
+            Route("/v1/outbox", desk.outbox, methods=get),
+            Route("/v1/outbox/{id}/retry", desk.retry_letter, methods=post),
+            Route("/v1/outbox/{id}/drop", desk.drop_letter, methods=post),
+            Route("/v1/search", desk.search, methods=get),
+            Route("/v1/erase", desk.erase, methods=post),
             Route("/v1/status", status.show, methods=get),
             Route("/v1/shutdown", status.shut_down, methods=post),
             Route("/healthz", status.health, methods=get),

@@ -36,18 +36,27 @@ class Sessions:
         )
 
     async def show(self, request: Request) -> Response:
-        """The newest messages of one transcript, oldest first. `next` is the `before` of the
-        page that stands before this one."""
+        """The newest messages of one transcript, oldest first; `next` is the `before` of the page
+        that stands before this one. With `after` the first ones behind that id, `next` being the
+        `after` of the page that follows. 404 for a session that there is not."""
         key = reading.key_in_path(request, _BEFORE_KEY)
         assert key is not None
         limit = reading.page_size(request)
-        before = reading.integer(request, "before", 0) or None
-        found = await self._store.transcript(key, limit=limit, before=before)
+        forward = "after" in request.query_params
+        if forward:
+            after = reading.integer(request, "after", 0)
+            found = tuple(await self._store.admin.transcript(key, after=after, limit=limit))
+        else:
+            before = reading.integer(request, "before", 0) or None
+            found = await self._store.transcript(key, limit=limit, before=before)
+        if not found and not await self._store.admin.knows(key):
+            raise Problem(404, f"there is no session {key}")
+        full = len(found) == limit
         return JSONAnswer(
             {
                 "session_key": str(key),
                 "messages": [views.message(message) for message in found],
-                "next": found[0].id if len(found) == limit else None,
+                "next": found[-1 if forward else 0].id if full else None,
             }
         )
 

@@ -8,7 +8,15 @@ from datetime import UTC, datetime
 import orjson
 from starlette.responses import Response
 
-from teaagentd.store.values import DeadRow, SessionRecord, TurnRecord
+from teaagentd.store.values import (
+    DeadRow,
+    Found,
+    InboxEntry,
+    OutboxEntry,
+    Removed,
+    SessionRecord,
+    TurnRecord,
+)
 from teaagentd.types import Attachment, LLMMessage, OutboundMessage, ToolCall
 
 View = Mapping[str, object]
@@ -58,19 +66,19 @@ def session(record: SessionRecord) -> View:
     }
 
 
-def message(found: LLMMessage) -> View:
+def message(one: LLMMessage) -> View:
     """A message of a transcript. Notes are for the model alone, and are left out."""
-    view: dict[str, object] = {"id": found.id, "role": found.role, "content": found.content}
-    if found.tool_calls:
-        view["tool_calls"] = [_call(call) for call in found.tool_calls]
-    if found.attachments:
-        view["attachments"] = [_attachment(item) for item in found.attachments]
+    view: dict[str, object] = {"id": one.id, "role": one.role, "content": one.content}
+    if one.tool_calls:
+        view["tool_calls"] = [_call(call) for call in one.tool_calls]
+    if one.attachments:
+        view["attachments"] = [_attachment(item) for item in one.attachments]
     optional = {
-        "tool_call_id": found.tool_call_id,
-        "name": found.name,
-        "model": found.model,
-        "reasoning": found.reasoning,
-        "message_id": found.inbox_id,
+        "tool_call_id": one.tool_call_id,
+        "name": one.name,
+        "model": one.model,
+        "reasoning": one.reasoning,
+        "message_id": one.inbox_id,
     }
     return view | {name: value for name, value in optional.items() if value is not None}
 
@@ -107,4 +115,51 @@ def dead_row(row: DeadRow) -> View:
         "turn_id": row.turn_id,
         "accepted_at": moment(row.accepted_at),
         "content": row.content,
+    }
+
+
+def inbox_entry(entry: InboxEntry) -> View:
+    return {
+        "id": entry.id,
+        "session_key": str(entry.key),
+        "state": entry.state,
+        "channel": entry.address.channel,
+        "chat_id": entry.address.chat_id,
+        "sender_id": entry.sender_id,
+        "accepted_at": moment(entry.accepted_at),
+        "content": entry.content,
+    }
+
+
+def outbox_entry(entry: OutboxEntry) -> View:
+    return {
+        "id": entry.id,
+        "session_key": str(entry.key),
+        "state": entry.state,
+        "reason": entry.reason,
+        "channel": entry.address.channel,
+        "chat_id": entry.address.chat_id,
+        "created_at": moment(entry.created_at),
+        "parts": entry.parts,
+        "sent": entry.sent,
+        "content": entry.content,
+    }
+
+
+def found(one: Found) -> View:
+    return {
+        "session_key": str(one.key),
+        "created_at": moment(one.created_at),
+        "message": message(one.message),
+    }
+
+
+def removed(what: Removed) -> View:
+    return {
+        "sessions": what.sessions,
+        "messages": what.messages,
+        "inbox": what.inbox,
+        "outbox": what.outbox,
+        "session_keys": [str(key) for key in what.keys],
+        "waiting": sum(len(pending.ids) for pending in what.waiting),
     }

@@ -172,6 +172,50 @@ def condemned(world: World) -> None:
     world.settle()
 
 
+def dead_row_dropped(world: World) -> None:
+    """A message that was set aside is listed no longer."""
+    sent = world.send("anna", '#anna/0# [[tool:count {"token": "a"}]]')
+    world.settle()
+    world.operate("POST", f"/v1/inbox/{sent.id}/drop")
+    world.settle()
+    assert world.daemon.query("SELECT state FROM inbox WHERE id = ?", sent.id) == [("done",)]
+
+
+def dead_letter_retried_and_dropped(world: World) -> None:
+    """A text that was refused is tried again, refused again, and dropped."""
+    world.send("carl", "#carl/0# [[say:REFUSE this]]", channel="filebox")
+    world.settle()
+    [(letter,)] = world.daemon.query("SELECT id FROM outbox WHERE state = 'dead'")
+    world.operate("POST", f"/v1/outbox/{letter}/retry")
+    world.settle()
+    world.operate("POST", f"/v1/outbox/{letter}/drop")
+    world.settle()
+    reason = world.daemon.query("SELECT reason FROM outbox WHERE id = ?", letter)
+    assert reason == [("dropped by the operator",)], reason
+
+
+def session_deleted(world: World) -> None:
+    """A conversation is deleted; another one, and a new one of the same name, go on."""
+    _deleted(world, "DELETE", "/v1/sessions/api%3Aanna")
+
+
+def chat_erased(world: World) -> None:
+    """What is known of a chat is erased."""
+    _deleted(world, "POST", "/v1/erase", {"channel": "api", "chat_id": "anna"})
+
+
+def _deleted(world: World, method: str, target: str, body: object = None) -> None:
+    world.send("bert", "#bert/0# hello")
+    world.send("anna", "#anna/0# my secret")
+    world.settle()
+    world.operate(method, target, body)
+    world.settle()
+    world.forget("api:anna")
+    world.send("anna", "#anna/1# who am I?")
+    world.send("bert", "#bert/1# go on")
+    world.settle()
+
+
 SCENARIOS = (
     Scenario(name="plain", play=plain, commits=("T0.accept", "T1.begin"), nth=(1, 2)),
     Scenario(name="tool round", play=tool_round, commits=("T2.decide", "T3.start"), nth=(1, 2)),
@@ -194,6 +238,19 @@ SCENARIOS = (
     Scenario(name="push", play=push_in_parts, commits=("T6.start", "T6.finish"), nth=(1, 2, 3)),
     Scenario(name="push refused", play=push_refused, commits=("T6.refuse",)),
     Scenario(name="push delayed", play=push_delayed, commits=("T6.delay",)),
+    Scenario(
+        name="dead row dropped",
+        play=dead_row_dropped,
+        commits=("A1.drop_row",),
+        first=("T3.start:after", "T1.resume:after", "T1.resume:after"),
+    ),
+    Scenario(
+        name="letter retried and dropped",
+        play=dead_letter_retried_and_dropped,
+        commits=("A2.retry_letter", "A3.drop_letter"),
+    ),
+    Scenario(name="session deleted", play=session_deleted, commits=("A4.delete_session",)),
+    Scenario(name="chat erased", play=chat_erased, commits=("A5.erase",)),
     Scenario(
         name="resumed",
         play=tool_round,

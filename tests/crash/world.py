@@ -195,6 +195,16 @@ class World:
         found = answer.json
         self.retried[dead.id] = found["id"]
 
+    def operate(self, method: str, target: str, body: object = None) -> None:
+        """Have something done that an operator asks for; it may have been, before a fall."""
+        answer = self.call(method, target, body)
+        assert answer.status < 500, answer
+
+    def forget(self, key: str) -> None:
+        """What was sent to this session was deleted: nothing is expected of it."""
+        with self._lock:
+            self.sent = [sent for sent in self.sent if sent.key != key]
+
     def configure(self, text: str) -> None:
         """Give the home another configuration, and have the daemon look at it."""
         (self.box.home / "config.toml").write_text(text)

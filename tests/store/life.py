@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from teaagentd.store import Store, failpoints
+from teaagentd.store.erasure import Target
 from teaagentd.store.values import Compaction
 from teaagentd.store.writer import OnCommit
 from teaagentd.types import Receipt, SessionKey
@@ -30,7 +31,17 @@ from tests.store.steps import (
 )
 
 CHAT = SessionKey(channel="telegram", chat_id="7")
-TABLES = ("sessions", "turns", "outbox", "parts", "inbox", "messages", "calls", "usage")
+TABLES = (
+    "sessions",
+    "turns",
+    "outbox",
+    "parts",
+    "inbox",
+    "messages",
+    "calls",
+    "usage",
+    "forgotten",
+)
 
 
 async def live(store: Store) -> None:
@@ -74,9 +85,26 @@ async def live(store: Store) -> None:
     await store.close(again.turn_id, text="no", outcome="limit", attempts=())
     await store.accept(said("a stranger's", chat_id="8", channel="telegram", sender_id="eve"))
     await store.revoke({"telegram": frozenset({"anna"})}, closing="no more")
+    await upkeep(store)
     await store.accept(said("unfinished"))
     await begin(store, new_turn(turn_id="unfinished"))
     await command(store, "new", message=said("/new", external_id="e2"))
+
+
+async def upkeep(store: Store) -> None:
+    """What an operator does with what is kept."""
+    [letter] = await store.admin.outbox(limit=1)
+    await store.admin.drop_letter(letter.id)
+    await store.accept(said("first", chat_id="9", channel="telegram", external_id="e9"))
+    turn = await begin(store, new_turn(SessionKey(channel="telegram", chat_id="9")))
+    closed = await close_or_fold(store, turn.turn_id, "answered")
+    await store.refuse(closed.outbound[0].id, "gone")
+    await store.admin.retry_letter(closed.outbound[0].id)
+    waiting = await store.accept(said("second", chat_id="9", channel="telegram"))
+    await store.admin.drop_row(waiting.id, text="not answered")
+    await store.admin.delete_session(SessionKey(channel="telegram", chat_id="9"))
+    await store.accept(said("theirs", chat_id="10", channel="telegram", sender_id="kim"))
+    await store.admin.erase(Target(sender="kim"))
 
 
 async def live_in(path: Path, on_commit: OnCommit | None) -> None:

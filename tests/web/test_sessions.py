@@ -112,9 +112,9 @@ async def test_notes_are_not_shown(rig: Rig) -> None:
     assert answered["role"] == "assistant"
 
 
-async def test_a_session_that_said_nothing_is_empty(idle: Rig) -> None:
-    found = (await idle.client.get("/v1/sessions/api:nobody")).json()
-    assert found == {"session_key": "api:nobody", "messages": [], "next": None}
+async def test_a_session_that_there_is_not_is_not_found(idle: Rig) -> None:
+    answer = await idle.client.get("/v1/sessions/api:nobody")
+    assert (answer.status_code, answer.json()["detail"]) == (404, "there is no session api:nobody")
 
 
 @pytest.mark.parametrize("key", ["%FF", ":c", "api:" + "i" * 513])

@@ -127,7 +127,7 @@ async def test_shutdown_ends_a_serving_daemon(tmp_path: Path) -> None:
         ("GET", "/v1/messages/", 404),
         ("GET", "/v1/sessions/", 404),
         ("GET", "/v1/messages", 405),
-        ("DELETE", "/v1/sessions/api:c", 405),
+        ("PUT", "/v1/sessions/api:c", 405),
         ("GET", "/v1/shutdown", 405),
         ("POST", "/v1/sessions/api:c%2Fstop", 405),
         ("POST", "/healthz", 405),

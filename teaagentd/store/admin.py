@@ -1,0 +1,149 @@
+"""StoreAdmin: what an operator does with what is kept, beside the life of messages."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from teaagentd.abc import Clock
+from teaagentd.store import desk, erasure, removal, sessions, transcripts
+from teaagentd.store.database import Database
+from teaagentd.store.erasure import Target
+from teaagentd.store.recent import RecentHistories
+from teaagentd.store.values import Found, InboxEntry, OutboxEntry, Removed
+from teaagentd.types import LLMMessage, OutboundMessage, SessionKey
+
+log = structlog.get_logger()
+
+_EVERY = 2**62
+
+
+class StoreAdmin:
+    """Reached as `Store.admin`. Every method that writes is one transaction, as those of the
+    store are, and raises what they raise; `StoreError` where what is asked cannot be done."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Clock,
+        pull_channels: frozenset[str],
+        recent: RecentHistories,
+    ) -> None:
+        self._database = database
+        self._now = clock.now_ms
+        self._pull = pull_channels
+        self._recent = recent
+
+    # -- reads --------------------------------------------------------------------------
+
+    async def inbox(self, *, limit: int = 100, before: int | None = None) -> Sequence[InboxEntry]:
+        """What waits to be answered and what was set aside, the newest first."""
+        return await self._database.read(
+            lambda connection: desk.inbox_entries(connection, limit=limit, before=before or _EVERY)
+        )
+
+    async def outbox(self, *, limit: int = 100, before: int | None = None) -> Sequence[OutboxEntry]:
+        """What waits to be delivered and what was given up, the newest first."""
+        return await self._database.read(
+            lambda connection: desk.outbox_entries(connection, limit=limit, before=before or _EVERY)
+        )
+
+    async def search(
+        self, text: str, *, limit: int = 100, before: int | None = None
+    ) -> tuple[Sequence[Found], int | None]:
+        """Messages of transcripts that hold `text`, the newest first, and the `before` with which
+        to go on, None at the end. One call reads a bounded stretch: it may find nothing and
+        still not be at the end."""
+        return await self._database.read(
+            lambda connection: desk.search(connection, text, limit=limit, before=before)
+        )
+
+    async def transcript(
+        self, key: SessionKey, *, after: int, limit: int = 100
+    ) -> Sequence[LLMMessage]:
+        """The messages of a session from its beginning, or after the one with id `after`, without
+        notes."""
+
+        def read(connection: sqlite3.Connection) -> Sequence[LLMMessage]:
+            session = sessions.find(connection, key)
+            if session is None:
+                return ()
+            return transcripts.page_after(connection, session, limit=limit, after=after)
+
+        return await self._database.read(read)
+
+    async def knows(self, key: SessionKey) -> bool:
+        """Whether there is such a session."""
+        return await self._database.read(
+            lambda connection: sessions.find(connection, key) is not None
+        )
+
+    # -- writes -------------------------------------------------------------------------
+
+    async def drop_row(
+        self, row_id: int, *, text: str
+    ) -> tuple[SessionKey, Sequence[OutboundMessage]]:
+        """A message that waits is answered with `text` instead of a turn; a dead one is no longer
+        listed. Its session, and what was said."""
+        return await self._database.write(
+            "A1.drop_row",
+            lambda connection: removal.drop_row(
+                connection, row_id, text=text, pull=self._pull, now=self._now()
+            ),
+        )
+
+    async def retry_letter(self, outbound_id: int) -> str:
+        """Have a dead letter delivered again; the channel, which is to be kicked."""
+        return await self._database.write(
+            "A2.retry_letter",
+            lambda connection: removal.retry_letter(connection, outbound_id),
+        )
+
+    async def drop_letter(self, outbound_id: int) -> None:
+        """Have a text delivered no more."""
+        await self._database.write(
+            "A3.drop_letter",
+            lambda connection: removal.drop_letter(connection, outbound_id, self._now()),
+        )
+
+    async def delete_session(self, key: SessionKey, *, only_count: bool = False) -> Removed:
+        """Delete everything of a session; what it comes to. With `only_count` nothing is done."""
+        return await self._remove(
+            "A4.delete_session",
+            lambda connection: removal.delete_session(
+                connection, key, only_count=only_count, now=self._now()
+            ),
+            only_count=only_count,
+        )
+
+    async def erase(self, target: Target, *, only_count: bool = False) -> Removed:
+        """Erase what is known of one person or chat; what it comes to. With `only_count` nothing
+        is done."""
+        return await self._remove(
+            "A5.erase",
+            lambda connection: erasure.erase(
+                connection, target, only_count=only_count, now=self._now()
+            ),
+            only_count=only_count,
+        )
+
+    async def _remove(
+        self, name: str, run: Callable[[sqlite3.Connection], Removed], *, only_count: bool
+    ) -> Removed:
+        removed = await self._database.write(name, run)
+        if not only_count:
+            for key in removed.keys:
+                self._recent.forget(key)
+            if not await self._database.upkeep("emptying the log", _empty_log):
+                log.warning("log_not_emptied", reason="another process reads the database")
+        return removed
+
+
+def _empty_log(connection: sqlite3.Connection) -> bool:
+    """Bring what was overwritten into the file, and cut the log to nothing. False if a reader
+    keeps it for now."""
+    busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
