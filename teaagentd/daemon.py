@@ -267,6 +267,7 @@ class Daemon:
                 made, store=store, strays=strays, progress=progress, on_settings=on_settings
             )
             try:
+                daemon.feed.newest_reply = await store.newest_reply()
                 await daemon._revoke()
                 yield daemon
             finally:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeAlias
+from uuid import uuid4
 
 import anyio
 import structlog
 
 from teaagentd.abc import Clock
+from teaagentd.event_buffer import EventBuffer
 from teaagentd.types import (
     Activity,
     Delta,
@@ -23,8 +25,10 @@ from teaagentd.types import (
 )
 
 _ENDED_KEPT = 1024
-_HELD_MAX = 4_000_000
-"""Characters that one subscriber's buffer holds, the newest event excepted."""
+_RECENT = 4096
+"""Events kept for subscribers who come back."""
+_KEEP_DELTAS_S = 300.0
+"""How long after the last subscriber has left deltas are kept for his return."""
 
 log = structlog.get_logger()
 
@@ -33,21 +37,25 @@ OnActivity: TypeAlias = Callable[[Activity], None]
 
 
 class Subscription:
-    """One subscriber's events, in order. At its limit, of events or of text, the oldest is dropped
-    and counted, so
-    what a slow subscriber keeps is always the newest. One task may iterate it at a time."""
+    """One subscriber's events, in order. At its limit the oldest is dropped and counted. One task
+    may iterate it at a time."""
 
     def __init__(self, feed: ActivityFeed, session_key: SessionKey | None, limit: int) -> None:
         self._feed = feed
         self._key = session_key
-        self._events: deque[FeedEvent] = deque()
-        self._limit = limit
-        self._held = 0
+        self._events = EventBuffer(limit)
         self._arrived: anyio.Event | None = None
-        self.dropped = 0
+        self.number = feed.number
+        """That of the event that was given last; at first, of the last one before it began."""
+
+    @property
+    def dropped(self) -> int:
+        """How many events it has lost by being slow."""
+        return self._events.dropped
 
     async def __aenter__(self) -> Subscription:
         self._feed._subscriptions.append(self)
+        self.number = self._feed.number
         return self
 
     async def __aexit__(
@@ -56,47 +64,29 @@ class Subscription:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._feed._subscriptions.remove(self)
+        self._feed._leave(self)
         self._events.clear()
-        self._held = 0
 
     def __aiter__(self) -> Subscription:
         return self
 
     async def __anext__(self) -> FeedEvent:
         """The next event; waits without a limit, for there may be none for days."""
-        while not self._events:
+        while not len(self._events):
             if self not in self._feed._subscriptions:
                 raise RuntimeError("a subscription is read inside its `async with`")
             self._arrived = anyio.Event()
             await self._arrived.wait()
-        return self._take()
-
-    def _take(self) -> FeedEvent:
-        event = self._events.popleft()
-        self._held -= _size(event)
+        self.number, event = self._events.take()
         return event
 
-    def _offer(self, event: FeedEvent) -> None:
+    def _offer(self, number: int, event: FeedEvent) -> None:
         if self._key is not None and event.session_key != self._key:
             return
-        self._events.append(event)
-        self._held += _size(event)
-        while len(self._events) > self._limit or (self._held > _HELD_MAX and len(self._events) > 1):
-            self._take()
-            self.dropped += 1
+        self._events.add(number, event)
         if self._arrived is not None:
             self._arrived.set()
             self._arrived = None
-
-
-def _size(event: FeedEvent) -> int:
-    """Characters of text that it holds."""
-    if isinstance(event, Reply):
-        return len(event.message.content)
-    if isinstance(event, Delta):
-        return len(event.text)
-    return len(event.detail) if isinstance(event, Activity) else 0
 
 
 class ActivityFeed:
@@ -109,6 +99,14 @@ class ActivityFeed:
         self._subscriptions: list[Subscription] = []
         self._live: dict[str, LiveTurn] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
+        self._recent = EventBuffer(_RECENT)
+        self._keep_deltas_until = 0.0
+        self.name = uuid4().hex[:12]
+        """Of this feed, which lives as long as its process: its numbers mean nothing elsewhere."""
+        self.number = 0
+        """That of the newest event."""
+        self.newest_reply = 0
+        """The highest id of a text that was shown, or was there before."""
 
     def on_activity(self, fn: OnActivity | None) -> None:
         """Install the one watcher in place of any other; None removes it. It gets phase
@@ -139,10 +137,30 @@ class ActivityFeed:
             if not self._advance(event):
                 return
             self._tell_watcher(event)
-        elif isinstance(event, (Delta, Reset)) and event.turn_id in self._ended:
+        elif isinstance(event, Reply):
+            self.newest_reply = max(self.newest_reply, event.message.id)
+        elif event.turn_id in self._ended:
             return
+        self.number += 1
+        self._recent.add(self.number, event)
         for subscription in self._subscriptions:
-            subscription._offer(event)
+            subscription._offer(self.number, event)
+
+    def since(
+        self, number: int, session_key: SessionKey | None
+    ) -> Sequence[tuple[int, FeedEvent]] | None:
+        """What was published after the event with this number, of one session or of all, with its
+        numbers; None where some of it is gone."""
+        return self._recent.since(number, session_key) if number <= self.number else None
+
+    @property
+    def listened(self) -> bool:
+        """Whether anyone sees what streams, or may come back to see it."""
+        return bool(self._subscriptions) or self._clock.monotonic() < self._keep_deltas_until
+
+    def _leave(self, subscription: Subscription) -> None:
+        self._subscriptions.remove(subscription)
+        self._keep_deltas_until = self._clock.monotonic() + _KEEP_DELTAS_S
 
     def _advance(self, event: Activity) -> bool:
         if event.turn_id in self._ended:
@@ -190,9 +208,9 @@ class TurnWatcher:
         )
 
     def delta(self, text: str) -> None:
-        if self._feed._subscriptions:
+        if self._feed.listened:
             self._feed.publish(Delta(session_key=self._key, turn_id=self._turn_id, text=text))
 
     def reset(self) -> None:
-        if self._feed._subscriptions:
+        if self._feed.listened:
             self._feed.publish(Reset(session_key=self._key, turn_id=self._turn_id))

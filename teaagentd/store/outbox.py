@@ -29,6 +29,8 @@ _REPLIES = f"""
     SELECT {_COLUMNS} {_SOURCE}
     WHERE o.session = (SELECT id FROM sessions WHERE key = ?) AND o.id > ? ORDER BY o.id LIMIT ?
 """
+_ALL_REPLIES = f"SELECT {_COLUMNS} {_SOURCE} WHERE o.id > ? ORDER BY o.id LIMIT ?"
+_NEWEST = "SELECT coalesce(max(id), 0) FROM outbox"
 _UNDELIVERED = f"""
     SELECT {_COLUMNS} {_SOURCE} WHERE o.channel = ? AND o.state = 'pending' ORDER BY o.id
 """
@@ -107,6 +109,19 @@ def replies(
     """The session's texts with ids past `after`, oldest first."""
     rows = connection.execute(_REPLIES, (key_text(key), after, limit))
     return tuple(_outbound(row) for row in rows)
+
+
+def all_replies(
+    connection: sqlite3.Connection, *, after: int, limit: int
+) -> tuple[OutboundMessage, ...]:
+    """The texts of every session with ids past `after`, oldest first."""
+    return tuple(_outbound(row) for row in connection.execute(_ALL_REPLIES, (after, limit)))
+
+
+def newest(connection: sqlite3.Connection) -> int:
+    """The highest id of a text; 0 where there is none."""
+    (found,) = connection.execute(_NEWEST).fetchone()
+    return int(found)
 
 
 def undelivered(connection: sqlite3.Connection, channel: str) -> tuple[Letter, ...]:

@@ -411,12 +411,20 @@ class Store:
         return await self._read(outbox.channels)
 
     async def replies(
-        self, key: SessionKey, *, after: int, limit: int = 100
+        self, key: SessionKey | None, *, after: int, limit: int = 100
     ) -> tuple[OutboundMessage, ...]:
-        """Texts of the session with ids past `after`, oldest first."""
+        """Texts of the session, or of all, with ids past `after`, oldest first."""
+        if key is None:
+            return await self._read(
+                lambda connection: outbox.all_replies(connection, after=after, limit=limit)
+            )
         return await self._read(
             lambda connection: outbox.replies(connection, key, after=after, limit=limit)
         )
+
+    async def newest_reply(self) -> int:
+        """The id of the newest text; 0 where there is none."""
+        return await self._read(outbox.newest)
 
     async def pending_keys(self) -> tuple[PendingKey, ...]:
         """Sessions with unclaimed messages; the one that waits longest comes first."""

@@ -48,7 +48,14 @@ def create_app(
         key = reading.key_in_query(request)
         if request.method == "HEAD":
             return Response(media_type=EventStream.media_type)
-        return EventStream(daemon.feed.subscribe(key), waits, keep_alive_s=keep_alive_s)
+        return EventStream(
+            daemon.feed,
+            daemon.store,
+            waits,
+            session_key=key,
+            last_event_id=request.headers.get("last-event-id"),
+            keep_alive_s=keep_alive_s,
+        )
 
     get, post = ["GET"], ["POST"]
     app = Starlette(

@@ -125,6 +125,7 @@ async def serving(
                 strays=strays,
             )
             daemon = Daemon(generation, store=store, strays=strays)
+            daemon.feed.newest_reply = await store.newest_reply()
             async with connect(path) as client:
                 web = anyio.CancelScope()
                 rig = Rig(daemon=daemon, client=client, path=path, web=web)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 from anyio.lowlevel import checkpoint
 
@@ -162,3 +163,91 @@ async def test_many_watchers_see_the_same(rig: Rig) -> None:
             await one.wait()
         await rig.accepted("hello")
     assert seen == ["an answer"] * 50
+
+
+async def _listen(
+    rig: Rig, after: str | None, count: int, key: str | None = "api:c"
+) -> list[tuple[str, str, Any]]:
+    """The next `count` events behind the id `after`: id, name, data of each."""
+    seen: list[tuple[str, str, Any]] = []
+    query = {} if key is None else {"session_key": key}
+    headers = {} if after is None else {"last-event-id": after}
+    with anyio.fail_after(10):
+        async with rig.client.sse("/v1/events", params=query, headers=headers) as source:
+            async for event in source:
+                if event.data:
+                    data = orjson.loads(event.data)
+                    seen.append((event.id, event.event, data))
+                if len(seen) == count:
+                    break
+    return seen
+
+
+async def _whole_turn(rig: Rig) -> list[tuple[str, str, Any]]:
+    """The events of one turn."""
+    seen: list[tuple[str, str, Any]] = []
+    with anyio.fail_after(10):
+        async with rig.client.sse("/v1/events", params={"session_key": "api:c"}) as source:
+            await rig.accepted("hello")
+            async for event in source:
+                if event.data:
+                    seen.append((event.id, event.event, orjson.loads(event.data)))
+                if seen and seen[-1][2].get("phase") == "done":
+                    return seen
+    raise AssertionError("the stream ended")
+
+
+async def test_who_comes_back_is_given_what_he_missed_once_and_in_order(rig: Rig) -> None:
+    """From any event on, what streamed included, and nothing of other sessions."""
+    seen = await _whole_turn(rig)
+    assert len({event_id for event_id, _, _ in seen}) == len(seen)
+    await rig.ask("hello", "other")
+    for place, (event_id, _, _) in enumerate(seen[:-1]):
+        rest = seen[place + 1 :]
+        assert await _listen(rig, event_id, len(rest)) == rest
+
+
+async def test_what_he_missed_comes_before_what_happens_now(rig: Rig) -> None:
+    seen = await _whole_turn(rig)
+    while_away = await rig.ask("while you were away")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.ask, "and now")
+        found = await _listen(rig, seen[-1][0], 2 * len(seen))
+    replies = [data for _, name, data in found if name == "reply"]
+    assert replies[0]["id"] == while_away["id"]
+    assert [one["id"] for one in replies] == sorted({one["id"] for one in replies})
+
+
+async def test_after_a_restart_the_replies_are_given(tmp_path: Path) -> None:
+    """And that something is missing is said; a second restart does not give them again."""
+    async with serving(tmp_path) as rig:
+        seen = await _whole_turn(rig)
+        missed = [await rig.ask(f"missed {number}") for number in range(3)]
+        other = await rig.ask("elsewhere", "other")
+    async with serving(tmp_path) as rig:
+        (_, name, data), *found = await _listen(rig, seen[-1][0], 4)
+        assert (name, data) == ("dropped", {"count": None})
+        assert [one[2] for one in found] == missed
+        (_, name, _), *every = await _listen(rig, seen[-1][0], 5, None)
+        assert [one[2]["id"] for one in every] == [*(one["id"] for one in missed), other["id"]]
+    async with serving(tmp_path) as rig:
+        (_, name, _), last = await _listen(rig, found[1][0], 2)
+        assert (name, last[2]) == ("dropped", missed[2])
+
+
+@pytest.mark.parametrize("event_id", ["x", "1-2", "-1-1", "a-b-c", "feed-1-9999999999999999999"])
+async def test_an_id_that_is_none_is_not_refused(rig: Rig, event_id: str) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.ask, "hello")
+        (_, name, data), *_ = await _listen(rig, event_id, 3)
+    assert (name, data) == ("dropped", {"count": None})
+
+
+async def test_what_is_too_long_ago_is_read_from_the_store(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rig.daemon.feed._recent, "_limit", 3)
+    seen = await _whole_turn(rig)
+    missed = [await rig.ask(f"missed {number}") for number in range(3)]
+    (_, name, _), *found = await _listen(rig, seen[-1][0], 4)
+    assert (name, [one[2] for one in found]) == ("dropped", missed)

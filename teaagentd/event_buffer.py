@@ -1,0 +1,64 @@
+"""Events on their way to whoever watches: buffers that are bounded, in number and in text."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from teaagentd.types import Activity, Delta, FeedEvent, Reply, SessionKey
+
+HELD_MAX = 4_000_000
+"""Characters that a buffer holds, the newest event excepted."""
+
+
+class EventBuffer:
+    """Events with their numbers, in order. At its limit the oldest is dropped and counted, so that
+    what is kept is always the newest."""
+
+    def __init__(self, limit: int) -> None:
+        self._events: deque[tuple[int, FeedEvent]] = deque()
+        self._limit = limit
+        self._held = 0
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def add(self, number: int, event: FeedEvent) -> None:
+        """Take in the newest event."""
+        self._events.append((number, event))
+        self._held += _size(event)
+        while len(self._events) > self._limit or (self._held > HELD_MAX and len(self._events) > 1):
+            self.take()
+            self.dropped += 1
+
+    def take(self) -> tuple[int, FeedEvent]:
+        """Take out the oldest. Raises `IndexError` where there is none."""
+        number, event = self._events.popleft()
+        self._held -= _size(event)
+        return number, event
+
+    def clear(self) -> None:
+        self._events.clear()
+        self._held = 0
+
+    def since(self, number: int, key: SessionKey | None) -> Sequence[tuple[int, FeedEvent]] | None:
+        """What came after the event with this number, of one session or of all; None where some of
+        it is no longer held."""
+        first = self._events[0][0] if self._events else 0
+        if number + 1 < first or (self.dropped and not self._events):
+            return None
+        return [
+            (one, event)
+            for one, event in self._events
+            if one > number and (key is None or event.session_key == key)
+        ]
+
+
+def _size(event: FeedEvent) -> int:
+    """Characters of text that it holds."""
+    if isinstance(event, Reply):
+        return len(event.message.content)
+    if isinstance(event, Delta):
+        return len(event.text)
+    return len(event.detail) if isinstance(event, Activity) else 0
