@@ -13,7 +13,8 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
@@ -38,14 +39,21 @@ from teaagentd.home import Home
 from teaagentd.plugins import import_all
 from teaagentd.reload import Reloader
 from teaagentd.service import ServiceManager
+from teaagentd.services.alerts import Alerts
+from teaagentd.services.monitor import Monitor
+from teaagentd.services.watchdog import Watchdog
 from teaagentd.store import HomeLock, Store, failpoints
-from teaagentd.types import Phase
+from teaagentd.store.opening import RESCUED
+from teaagentd.store.store import PULL_CHANNELS
+from teaagentd.types import Phase, SessionKey
 
 log = structlog.get_logger()
 
 EXIT_CLEAN = 0
 EXIT_FORCED = 3
 """The end was forced: what was unfinished goes on at the next start."""
+EXIT_LOST = 65
+"""The database file was taken away while the daemon ran; another start would not find it."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _DAEMON_SIGNALS = (*_SIGNALS, signal.SIGHUP)
@@ -53,6 +61,8 @@ _LAST_SENDS_S = 10.0
 _STRAYS_S = 2.0
 _BACKGROUND_S = 600.0
 _REVOKE_AGAIN_S = 5.0
+_LAST_S = 15.0
+"""How long what was cancelled may take to end at the very end."""
 REVOKED = "Stopped: who asked for this may no longer speak here."
 
 OnSettings = Callable[[Settings], None]
@@ -112,12 +122,29 @@ class Daemon:
             apply=self.apply,
             on_problem=self._configuration_told,
         )
+        self.alerts = Alerts(
+            store=store,
+            clock=self.clock,
+            announce=self.dispatcher.announce,
+            channels=self._reaching,
+        )
+        self.monitor = Monitor(
+            alerts=self.alerts,
+            store=store,
+            dispatcher=self.dispatcher,
+            gate=self.gate,
+            clock=self.clock,
+            state_file=Home(root=made.settings.home).state_file,
+            on_lost=self._database_lost,
+        )
+        self._summariser.on_outcome = self._summary_told
         self._strays = strays
         self._progress = progress or _Progress(None)
         self._progress.show_on(self.loop)
         self._on_settings = on_settings
         self._former: list[Generation] = []
         self._tasks: TaskGroup | None = None
+        self._last: threading.Timer | None = None
         self._stop = anyio.Event()
         self._force = anyio.Event()
 
@@ -224,7 +251,52 @@ class Daemon:
         self._former = [one for one in self._former if one is not before or self._left_behind]
 
     async def _configuration_told(self, problem: str | None) -> None:
-        """A file that cannot be used is in the log and in `status`."""
+        if problem is None:
+            self.alerts.cleared("configuration", "")
+        else:
+            text = f"The changed configuration cannot be used, and is not in force: {problem}"
+            self.alerts.raised("configuration", "", text)
+
+    # -- what the owner should know -----------------------------------------------------
+
+    def _reaching(self) -> Collection[str]:
+        """The channels by which the owner can be reached."""
+        states = self.dispatcher.channel_status()
+        return PULL_CHANNELS.union(one.name for one in states if one.state == "running")
+
+    def _summary_told(self, key: SessionKey, problem: str | None) -> None:
+        if problem is None:
+            self.alerts.cleared("summary", str(key))
+        else:
+            text = (
+                f"The conversation {key} has grown long, and could not be summarised ({problem}). "
+                "Nothing is lost; if that goes on, the oldest of it is left out of what I read."
+            )
+            self.alerts.raised("summary", str(key), text)
+
+    def _database_lost(self, what: str) -> None:
+        """Without its file nothing more may be accepted: what there is is saved, and the daemon
+        ends, as no restart would find it."""
+        if self.status == EXIT_LOST:
+            return
+        self.status = EXIT_LOST
+        log.critical("database_lost", what=what)
+        self.alerts.raised(
+            "database",
+            "file",
+            f"{what}. I end now, and save all I know as {RESCUED} beside it: move that to its "
+            "place, then start me.",
+        )
+        self.request_stop()
+
+    async def _rescue(self) -> None:
+        """Write what the lost file held to another one."""
+        try:
+            path = await self.store.admin.rescue()
+        except StoreError as error:
+            log.critical("database_not_rescued", error=str(error))
+        else:
+            log.critical("database_rescued", path=str(path))
 
     # -- making it ----------------------------------------------------------------------
 
@@ -274,6 +346,8 @@ class Daemon:
                 with anyio.CancelScope(shield=True):
                     await daemon._close_adapters()
                     await daemon._leave_strays(strays)
+                if daemon._last is not None:
+                    daemon._last.cancel()
 
     # -- its life -----------------------------------------------------------------------
 
@@ -303,10 +377,18 @@ class Daemon:
             tasks.start_soon(manager.keep_alive, self.store.ping)
             tasks.start_soon(self._warm)
             tasks.start_soon(self.reloader.run)
+            tasks.start_soon(self.alerts.run)
+            tasks.start_soon(self.monitor.run)
+            tasks.start_soon(Watchdog(loop=self.loop, store=self.store, alerts=self.alerts).run)
             task_status.started()
             await self._stop.wait()
             manager.stopping()
-            self.status = await self._drain()
+            status = await self._drain()
+            if self.status == EXIT_LOST:
+                await self._rescue()
+            else:
+                self.status = status
+            self._end_at_last()
             tasks.cancel_scope.cancel()
         return self.status
 
@@ -321,6 +403,13 @@ class Daemon:
             name for made in (*self._former, self.generation) for name in made.toolbox.left_behind
         ]
         return (*tools, *self.dispatcher.left_behind)
+
+    def _end_at_last(self) -> None:
+        """Everything is committed: a task that will not end does not keep the process."""
+        end = threading.Timer(_LAST_S, os._exit, (self.status,))
+        end.daemon = True
+        end.start()
+        self._last = end
 
     async def _leave_strays(self, strays: TaskGroup) -> None:
         """What will not end would keep the process for ever: it ends without that, with
@@ -378,6 +467,7 @@ class Daemon:
             if received == signal.SIGHUP and not sys.stderr.isatty():
                 log.info("signal", signal=received.name)
                 self.reloader.request()
+                self.monitor.request()
                 continue
             count += 1
             log.info("signal", signal=received.name, count=count)

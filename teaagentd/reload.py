@@ -43,7 +43,7 @@ class Reloader:
         step_ms: int = _STEP_MS,
     ) -> None:
         """`apply` raises `ConfigError` and has changed nothing then. `on_problem` is told of each
-        new problem once, and with None that there is none any more."""
+        new problem once, and with None that there is none: at first, and when it is mended."""
         self._home = home
         self._current = current
         self._apply = apply
@@ -51,6 +51,7 @@ class Reloader:
         self._step_ms = step_ms
         self._due = anyio.Event()
         self._had_content = False
+        self._told = False
         self.problem: str | None = None
 
     def request(self) -> None:
@@ -105,12 +106,12 @@ class Reloader:
         return has_content
 
     async def _tell(self, problem: str | None) -> None:
-        if problem == self.problem:
+        if self._told and problem == self.problem:
             return
-        self.problem = problem
-        if problem is None:
+        if self.problem is not None and problem is None:
             log.info("configuration_mended")
-        else:
+        self._told, self.problem = True, problem
+        if problem is not None:
             log.warning("configuration_kept", problem=problem, in_force="the one before")
         await self._on_problem(problem)
 

@@ -336,3 +336,31 @@ TurnOutcome = Literal[
     "answered", "stopped", "failed", "limit", "timeout", "interrupted", "superseded"
 ]
 """`superseded`: closed by `/new`; `interrupted`: its caller is gone or the daemon was restarted."""
+
+AlertKind = Literal[
+    "dead_letters",
+    "dead_messages",
+    "channel",
+    "disk",
+    "full",
+    "upgrade",
+    "database",
+    "summary",
+    "configuration",
+    "watchdog",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alert:
+    """Something that the owner should know. There is one for each `kind` and `subject` at a time,
+    however often its cause shows."""
+
+    kind: AlertKind
+    subject: str
+    text: str
+    """What happened, what was kept, what to do."""
+    raised_at: int
+    """Milliseconds since the epoch, UTC."""
+    told_at: int | None = None
+    """When it was told in a chat; None if it is in `status` only."""

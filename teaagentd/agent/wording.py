@@ -21,6 +21,23 @@ NOT_UNDERSTOOD = (
     "The model's replies made no sense to me, several times over. Your message and what was done "
     "so far are kept. Ask again, or choose another model in the configuration."
 )
+TIMED_OUT = (
+    "I ran out of time for this ({limit}) and stopped. What was done so far is kept; "
+    "ask me to go on, or raise agent.turn_timeout_s."
+)
+BROKE = "Something went wrong inside me and I stopped. What you wrote is kept; please ask again."
+CONDEMNED = (
+    "I gave up on this: I was cut off three times while working on it. What you wrote is kept "
+    "aside and can be retried."
+)
+RESUMED = "I was restarted and go on with your request."
+INTERRUPTED = (
+    "This was interrupted by a restart and not finished. Send it again if it still matters."
+)
+OUT_OF_HAND = (
+    "This did not end when it should have, and I gave it up. What was done so far is kept."
+)
+STOPPED = "Stopped."
 _KEPT = "Your message and what was done so far are kept."
 _DETAIL = 200
 
@@ -103,3 +120,8 @@ def _duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} minutes"
     return f"{seconds / 3600:.0f} hours"
+
+
+def spoken_span(seconds: float) -> str:
+    """A span of time as it is said."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

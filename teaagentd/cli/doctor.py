@@ -155,15 +155,18 @@ def _database(home: Home) -> Iterator[Finding]:
             check="messages",
             level="warning",
             found=f"{found.dead_rows} were given up after three attempts",
-            mend="GET /v1/inbox/dead lists them, POST /v1/inbox/ID/retry takes one up again",
+            mend="`teaagentd inbox list` shows them; `inbox retry` or `inbox drop` decides",
         )
     if found.dead_letters:
         yield Finding(
             check="replies",
             level="warning",
             found=f"{found.dead_letters} could not be delivered, for good",
-            mend="look for letter_dead in the log",
+            mend="`teaagentd outbox list` shows them; `outbox retry` or `outbox drop` decides",
         )
+    for alert in found.alerts:
+        if alert.kind not in ("dead_letters", "dead_messages"):
+            yield Finding(check="alerts", level="warning", found=alert.text)
     ahead_ms = (found.newest_at or 0) - time.time_ns() // 1_000_000
     if ahead_ms > _AHEAD_MS:
         yield Finding(

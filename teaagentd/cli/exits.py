@@ -29,7 +29,7 @@ MEANINGS = {
     FAILED: "it was tried and failed: the turn failed, the message was refused",
     USAGE: "the command line is wrong",
     FORCED: "run: the end was forced before all was finished; the rest goes on at the next start",
-    DAMAGED: "the database is damaged or of a later version; it was kept as it is",
+    DAMAGED: "the database is damaged, of a later version, or was taken away; it was kept as it is",
     NO_DAEMON: "no daemon is running",
     DISK: "the disk is full, read-only or failing",
     TRY_LATER: "not now: the inbox is full, the home is in use, or the wait was too short",

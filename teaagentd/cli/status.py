@@ -51,6 +51,8 @@ def _print(found: Payload) -> None:
     for name, text in _lines(found):
         lines.add_row(Text(name, style="dim"), Text(harmless(text)))
     console.print(lines)
+    for alert in _items(found, "alerts"):
+        console.print(Text(harmless(f"attention  {alert.get('text')}"), style="bold"))
     for table in (_turns(found), _channels(found)):
         if table.row_count:
             console.print(table)

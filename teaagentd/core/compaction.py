@@ -15,6 +15,7 @@ from teaagentd.store.values import Compaction, LiveHistory
 from teaagentd.types import Attempt, LLMMessage, SessionKey
 
 _UNKNOWN_WINDOW = 8192
+_MOST_READY = 100
 
 log = structlog.get_logger()
 
@@ -49,9 +50,8 @@ class Compactor:
         return window is not None and tokens >= window * 3 // 4 and key not in self._at_work
 
     async def compact(self, key: SessionKey, *, whole: bool = False) -> None:
-        """Make a summary of all but the last quarter of a window, or of the `whole` history. It
-        is put in place now, or before the next turn if one is at work. Failure leaves the
-        history as it is."""
+        """Make a summary of all but the last quarter of a window, or of the `whole` history, and
+        put it in place, now or before the next turn. Failure leaves the history as it is."""
         if key in self._at_work:
             return
         self._at_work.add(key)
@@ -87,17 +87,21 @@ class Compactor:
             return None
         before = live.settled
         told_already = before == 1 and is_summary(live.messages[0])
-        hopeless = self._in_vain.get(key) == live.generation
+        hopeless = self._in_vain.get(key) == live.generation or key in self._at_work
         if before and not told_already and not hopeless:
             self._in_vain[key] = live.generation
+            self._at_work.add(key)
             try:
                 done = await self._make(key, live, before, turn_id=turn_id)
             except StoreError as error:
                 log.error("compaction_not_kept", session=str(key), error=str(error))
                 done = False
+            finally:
+                self._at_work.discard(key)
             if done:
                 live = await self._store.live_history(key)
                 return None if live is None else live.messages
+        self.measures.void(key)
         return clipped(live.messages, (self._window() or _UNKNOWN_WINDOW) // 2)
 
     async def _make(
@@ -110,7 +114,7 @@ class Compactor:
         needed: bool = True,
     ) -> bool:
         """Have the first `cut` messages summarised, and the summary put in their place, or kept
-        until the turn that is at work has ended. Whether it is in place."""
+        until the turn at work has ended. Whether it is in place."""
         first, last = live.messages[0].id, live.messages[cut - 1].id
         assert first is not None
         assert last is not None
@@ -131,5 +135,7 @@ class Compactor:
             done = await self._store.compact(made, attempts=attempts)
         log.info("compacted", session=str(key), messages=cut, done=done)
         if made is not None and not done and turn_id is None:
+            if len(self._ready) >= _MOST_READY:
+                del self._ready[next(iter(self._ready))]
             self._ready[key] = made
         return done

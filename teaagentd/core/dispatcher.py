@@ -12,9 +12,9 @@ from anyio.abc import TaskGroup
 from teaagentd.abc import Channel, Clock, Inbox
 from teaagentd.channels.delivery import DeliveryLimits
 from teaagentd.channels.served import ServedChannel
+from teaagentd.channels.strangers import Strangers
 from teaagentd.channels.supervisor import ChannelStatus, RestartLimits
 from teaagentd.core.activity import ActivityFeed
-from teaagentd.errors import StoreError
 from teaagentd.store import Store
 from teaagentd.store.store import PULL_CHANNELS
 from teaagentd.types import OutboundMessage, Reply, SessionKey
@@ -53,8 +53,7 @@ class Dispatcher:
         self._tasks: TaskGroup | None = None
         self._draining = False
         self._readers: dict[SessionKey, set[anyio.Event]] = {}
-        self._strangers: set[str] = set()
-        self._stranger_seen = anyio.Event()
+        self._strangers = Strangers(store)
         self._leaving: list[ServedChannel] = []
         self._served = {name: self._serve(channel) for name, channel in channels.items()}
 
@@ -131,8 +130,7 @@ class Dispatcher:
         elif channel in self._pull_channels:
             return
         elif not any(one.channel.name == channel and one.delivering for one in self._leaving):
-            self._strangers.add(channel)
-            self._stranger_seen.set()
+            self._strangers.kick(channel)
 
     # -- for those who read -------------------------------------------------------------
 
@@ -173,7 +171,7 @@ class Dispatcher:
                 self._tasks = tasks
                 for one in self._served.values():
                     tasks.start_soon(self._run, one)
-                tasks.start_soon(self._refuse_strangers)
+                tasks.start_soon(self._strangers.run, self.kick)
         finally:
             self._tasks = None
             self._note_change()
@@ -208,24 +206,3 @@ class Dispatcher:
 
     def _note_change(self) -> None:
         self._changed.set()
-
-    async def _refuse_strangers(self) -> None:
-        """Texts for channels that are not configured are dead letters at once."""
-        known = False
-        while True:
-            self._stranger_seen = anyio.Event()
-            try:
-                if not known:
-                    for name in await self._store.undelivered_channels():
-                        self.kick(name)
-                    known = True
-                while self._strangers:
-                    await self._refuse_all(self._strangers.pop())
-            except StoreError as error:
-                log.error("letters_not_refused", error=str(error))
-            await self._stranger_seen.wait()
-
-    async def _refuse_all(self, name: str) -> None:
-        for letter in await self._store.undelivered(name):
-            await self._store.refuse(letter.outbound.id, f"there is no channel named {name}")
-            log.error("letter_dead", channel=name, outbound_id=letter.outbound.id)

@@ -98,6 +98,10 @@ class Slot:
         self._waits = 0
         self._coming_back = anyio.Lock()
 
+    @property
+    def held(self) -> bool:
+        return self._held
+
     def try_acquire(self) -> bool:
         self._held = self._held or self._gate.try_acquire()
         return self._held

@@ -13,6 +13,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from teaagentd.agent.wording import INTERRUPTED, OUT_OF_HAND
 from teaagentd.commands import Command, answer
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
@@ -41,9 +42,6 @@ from teaagentd.wait_graph import WaitGraph
 
 log = structlog.get_logger()
 
-INTERRUPTED = (
-    "This was interrupted by a restart and not finished. Send it again if it still matters."
-)
 _MAX_DEPTH = 8
 _RETRY_FLOOR_S = 1.0
 _RETRY_CEILING_S = 30.0
@@ -281,12 +279,13 @@ class Loop:
         parent = _current_turn.set(turn)
         compactor = self._services.compactor
         try:
-            await compactor.before_turn(turn.key)
+            if resumed is None:
+                await compactor.before_turn(turn.key)
             with structlog.contextvars.bound_contextvars(session=str(turn.key), turn=turn.id):
                 end = await turn.run(resumed)
         finally:
             _current_turn.reset(parent)
-            del self._live[turn.id]
+            self._live.pop(turn.id, None)
             turn.ended.set()
             lane.turn = None
             self._check_quiet()
@@ -411,6 +410,27 @@ class Loop:
             turn.stop()
         else:
             self._leave_line(turn_id)
+
+    async def abandon(self, turn: Turn) -> None:
+        """Go on without a turn that will not end: it is closed in the store, so that its task can
+        write nothing more, and its slot and key are free. Raises `StoreError`."""
+        attempts = turn.unbooked()
+        try:
+            closed = await self._store.close(
+                turn.id, text=OUT_OF_HAND, outcome="timeout", attempts=attempts
+            )
+            self._services.announce(closed.outbound)
+        except TurnEnded:
+            log.info("turn_closed_before", turn=turn.id)
+        self._live.pop(turn.id, None)
+        turn.let_go()
+        lane = self._lanes.get(turn.key)
+        if lane is not None and lane.turn is turn:
+            # What its task still does to the lane that it owns touches nobody.
+            self._lanes[turn.key] = _Lane(turn.key, tickets=lane.tickets)
+            lane.tickets = deque()
+            self.kick(turn.key)
+        self._check_quiet()
 
     def status_line(self, key: SessionKey) -> str:
         """What `/status` answers: this session's turn, then the daemon's queues."""

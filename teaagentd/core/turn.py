@@ -13,6 +13,14 @@ import structlog
 from teaagentd import transcript
 from teaagentd.abc import Clock, MemoryEngine
 from teaagentd.agent.runner import AgentRunner
+from teaagentd.agent.wording import (
+    BROKE,
+    CONDEMNED,
+    RESUMED,
+    STOPPED,
+    TIMED_OUT,
+    spoken_span,
+)
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
 from teaagentd.core.compaction import Compactor
@@ -35,17 +43,6 @@ from teaagentd.types import (
 
 log = structlog.get_logger()
 
-TIMED_OUT = (
-    "I ran out of time for this ({limit}) and stopped. What was done so far is kept; "
-    "ask me to go on, or raise agent.turn_timeout_s."
-)
-BROKE = "Something went wrong inside me and I stopped. What you wrote is kept; please ask again."
-CONDEMNED = (
-    "I gave up on this: I was cut off three times while working on it. What you wrote is kept "
-    "aside and can be retried."
-)
-RESUMED = "I was restarted and go on with your request."
-STOPPED = "Stopped."
 _CLOSE_CEILING_S = 30.0
 
 Announce = Callable[[Sequence[OutboundMessage]], None]
@@ -115,12 +112,13 @@ class Turn:
         self._new = new
         self._services = services
         self._store = services.store
-        self._slot = Slot(gate, on_pause=self._pause, on_resume=self._resume_clock)
+        self.slot = Slot(gate, on_pause=self._pause, on_resume=self._resume_clock)
         self._barrier = barrier
         self._may_fold = may_fold
         self._scope = anyio.CancelScope()
         self._remaining_s = services.timeout_s
         self._leaving: TurnOutcome | None = None
+        self._stopped_at: float | None = None
         self._unclosed: tuple[str, TurnOutcome] | None = None
         self._stopped = anyio.Event()
         self._waits_for_slot = False
@@ -153,7 +151,7 @@ class Turn:
             log.exception("turn_broke")
             self._leaving = "failed"
         finally:
-            self._slot.release()
+            self.slot.release()
             try:
                 with anyio.CancelScope(shield=True):
                     await self._leave()
@@ -166,10 +164,28 @@ class Turn:
         """Free what this turn holds. With `closed` the store has closed it already; without,
         the store could not, and the turn closes itself as soon as it can."""
         self._leaving = "stopped"
+        self._stopped_at = anyio.current_time()
         if not closed and self._begun is not None:
             self._unclosed = (STOPPED, "stopped")
         self._scope.cancel()
         self._stopped.set()
+
+    def overdue_s(self) -> float:
+        """Seconds since it should have ended. One that waits for the store is not overdue."""
+        if self._unclosed is not None:
+            return 0.0
+        end = self._scope.deadline if self._stopped_at is None else self._stopped_at
+        return max(anyio.current_time() - end, 0.0)
+
+    def unbooked(self) -> Sequence[Attempt]:
+        """Requests that were made and are not in the books yet."""
+        return self._runner.unbooked()
+
+    def let_go(self) -> None:
+        """It was closed in the store and will not end: what it holds is free without it."""
+        self.slot.release()
+        self.watcher.phase(Phase.DONE, "timeout")
+        self.ended.set()
 
     def withdraw(self) -> None:
         """Do not begin, if it still waits for its slot: its rows stay pending."""
@@ -178,10 +194,10 @@ class Turn:
             self._scope.cancel()
 
     async def _take_slot(self) -> None:
-        if not self._slot.try_acquire():
+        if not self.slot.try_acquire():
             self.watcher.phase(Phase.WAITING, "for a slot")
             self._waits_for_slot = True
-            await self._slot.acquire()
+            await self.slot.acquire()
             self._waits_for_slot = False
         self.watcher.phase(Phase.CONTEXT)
 
@@ -240,7 +256,7 @@ class Turn:
             case "stopped":
                 self._end = TurnEnd(outcome="stopped", text=STOPPED)
             case "timeout":
-                limit = _spoken(self._services.timeout_s)
+                limit = spoken_span(self._services.timeout_s)
                 self._unclosed = (TIMED_OUT.format(limit=limit), "timeout")
             case "failed":
                 self._unclosed = (BROKE, "failed")
@@ -287,7 +303,7 @@ class Turn:
     @asynccontextmanager
     async def waiting(self, what: str) -> AsyncIterator[None]:
         """Around what one of its calls waits for. Raises `TooManyParked`."""
-        async with self._slot.waiting():
+        async with self.slot.waiting():
             self.watcher.phase(Phase.WAITING, what)
             yield
 
@@ -304,7 +320,7 @@ class Turn:
         name = f"{shown.phase} {shown.detail}".strip() if shown else "starting"
         if self.begun_at is None:
             return name
-        return f"{name}, for {_spoken(self._services.clock.monotonic() - self.begun_at)}"
+        return f"{name}, for {spoken_span(self._services.clock.monotonic() - self.begun_at)}"
 
     # -- RunJournal ---------------------------------------------------------------------
 
@@ -319,15 +335,15 @@ class Turn:
     async def started(self, call: ToolCall) -> None:
         await self._store.start_call(self.id, call.id)
         self._running_calls.add(call.id)
-        self._slot.call_opened()
-        await self._slot.settle()
+        self.slot.call_opened()
+        await self.slot.settle()
 
     async def finished(self, result: ToolResult) -> None:
         await self._store.finish_call(self.id, result)
         if result.call_id in self._running_calls:
             self._running_calls.discard(result.call_id)
-            self._slot.call_closed()
-            await self._slot.settle()
+            self.slot.call_closed()
+            await self.slot.settle()
 
     async def fold(self) -> Sequence[LLMMessage]:
         if not self._may_fold() or not self._services.bus.pending(self.key, upto=self._barrier()):
@@ -383,9 +399,3 @@ class Turn:
             exchange=tuple(self._exchange) if outcome == "answered" else (),
         )
         self._services.announce(closed.outbound)
-
-
-def _spoken(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min"

@@ -13,6 +13,8 @@ from teaagentd.providers.wire import request_body
 from teaagentd.types import LLMRequest, LLMResponse
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
+LEAST_WINDOW = 1024
+"""Tokens; a server that states fewer is not believed."""
 DEFAULT_MODEL = "gpt-4.1-mini"
 """Used with OpenAI itself, when no model is named."""
 
@@ -44,6 +46,7 @@ class OpenAIAdapter:
             clock=clock,
             timeouts=timeouts or Timeouts(),
         )
+        self._most_read = 0
         self._limit_name = "max_completion_tokens" if _is_openai(base_url) else "max_tokens"
 
     async def warm(self) -> None:
@@ -54,12 +57,15 @@ class OpenAIAdapter:
     async def complete(self, request: LLMRequest, on_chunk: OnChunk | None = None) -> LLMResponse:
         body = request_body(request, model=self.model, limit_name=self._limit_name)
         try:
-            return await self._server.complete(body, purpose=request.purpose, on_chunk=on_chunk)
+            response = await self._server.complete(body, purpose=request.purpose, on_chunk=on_chunk)
         except ContextOverflow as error:
-            # The server knows its window best.
+            # The server knows its window best, but not below what it has read before.
             if error.limit_tokens:
-                self.context_window = min(self.context_window or maxsize, error.limit_tokens)
+                stated = max(error.limit_tokens, self._most_read, LEAST_WINDOW)
+                self.context_window = min(self.context_window or maxsize, stated)
             raise
+        self._most_read = max(self._most_read, response.usage.input_tokens or 0)
+        return response
 
     async def aclose(self) -> None:
         await self._server.aclose()

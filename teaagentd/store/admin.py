@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
+import anyio.to_thread
 import structlog
 
 from teaagentd.abc import Clock
-from teaagentd.store import desk, erasure, removal, sessions, transcripts
+from teaagentd.store import alerts, desk, erasure, outbox, removal, sessions, snapshot, transcripts
 from teaagentd.store.database import Database
 from teaagentd.store.erasure import Target
+from teaagentd.store.opening import RESCUED
 from teaagentd.store.recent import RecentHistories
 from teaagentd.store.values import Found, InboxEntry, OutboxEntry, Removed
-from teaagentd.types import LLMMessage, OutboundMessage, SessionKey
+from teaagentd.types import Alert, AlertKind, LLMMessage, OutboundMessage, SessionKey
 
 log = structlog.get_logger()
 
@@ -129,6 +132,48 @@ class StoreAdmin:
             ),
             only_count=only_count,
         )
+
+    # -- alerts -------------------------------------------------------------------------
+
+    async def open_alerts(self) -> Sequence[Alert]:
+        """What the owner should know and whose cause has not gone, the oldest first."""
+        return await self._database.read(alerts.open_alerts)
+
+    async def dead_letters(self) -> Mapping[str, int]:
+        """How many texts were given up, by channel."""
+        return await self._database.read(outbox.dead_by_channel)
+
+    async def raise_alert(
+        self, alert: Alert, channels: Collection[str]
+    ) -> tuple[Alert, Sequence[OutboundMessage]]:
+        """Keep an alert and tell it, once, where the newest message on one of `channels` came
+        from. As it is kept, and what was said."""
+        return await self._database.write(
+            "A6.raise_alert",
+            lambda connection: alerts.raise_alert(
+                connection, alert, channels=channels, pull=self._pull, now=self._now()
+            ),
+        )
+
+    async def clear_alert(self, kind: AlertKind, subject: str) -> None:
+        """The cause of an alert has gone."""
+        await self._database.write(
+            "A7.clear_alert",
+            lambda connection: alerts.clear(connection, kind, subject, self._now()),
+        )
+
+    async def rescue(self) -> Path:
+        """Write all that the writer still sees, its file being gone, to a file of its own. Raises
+        `StoreError`; where that file is already, it is left as it is."""
+        path = self._database.path.with_name(RESCUED)
+
+        def save(connection: sqlite3.Connection) -> None:
+            connection.execute("VACUUM INTO ?", (str(path),))
+            path.chmod(0o600)
+
+        await self._database.upkeep("saving what the lost file held", save)
+        await anyio.to_thread.run_sync(snapshot.verify, path)
+        return path
 
     async def _remove(
         self, name: str, run: Callable[[sqlite3.Connection], Removed], *, only_count: bool

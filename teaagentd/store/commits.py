@@ -29,6 +29,8 @@ COMMITS: Final = (
     "A3.drop_letter",
     "A4.delete_session",
     "A5.erase",
+    "A6.raise_alert",
+    "A7.clear_alert",
 )
 """In the order of a message's life, then what an operator does with what is kept. The writer
 refuses any other name."""

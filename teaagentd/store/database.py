@@ -21,6 +21,7 @@ class Database:
     """One writing connection in a thread of its own, and up to two reading ones."""
 
     def __init__(self, path: Path, on_commit: OnCommit | None = None) -> None:
+        self.path = path
         self._writer = Writer(path, on_commit)
         self._readers = Readers(path)
         self._loop = asyncio.get_running_loop()

@@ -7,12 +7,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from teaagentd.store import inbox, outbox
+from teaagentd.store import alerts, inbox, outbox
 from teaagentd.store.faults import explain
 from teaagentd.store.opening import open_reader, refuse_unknown
+from teaagentd.types import Alert
 
 _NEWEST = "SELECT max(accepted_at) FROM inbox"
 _SESSIONS = "SELECT count(*) FROM sessions WHERE listed = 1"
+
+_ALERTS_SINCE = 2
+"""The version of the schema that has them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +30,8 @@ class Health:
     """When the newest message was accepted, in milliseconds since the epoch, UTC."""
     dead_rows: int
     dead_letters: int
+    alerts: tuple[Alert, ...]
+    """What the owner was told of and whose cause has not gone; none in a file of before that."""
 
 
 def look(path: Path) -> Health:
@@ -37,6 +43,8 @@ def look(path: Path) -> Health:
             (problem,) = found.execute("PRAGMA integrity_check(1)").fetchone()
             (newest,) = found.execute(_NEWEST).fetchone()
             (sessions,) = found.execute(_SESSIONS).fetchone()
+            (version,) = found.execute("PRAGMA user_version").fetchone()
+            open_alerts = alerts.open_alerts(found) if version >= _ALERTS_SINCE else ()
             rows, letters = inbox.count_dead(found), outbox.count_dead(found)
     except sqlite3.Error as error:
         raise explain(error, path, "looking it over") from error
@@ -47,4 +55,5 @@ def look(path: Path) -> Health:
         newest_at=newest,
         dead_rows=rows,
         dead_letters=letters,
+        alerts=open_alerts,
     )

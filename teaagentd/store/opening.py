@@ -22,6 +22,8 @@ log = structlog.get_logger()
 
 APPLICATION_ID = 0x74656161
 """Stands in the file's header: a database of another program is not taken for ours."""
+RESCUED = "state.db.rescued"
+"""Where a daemon whose file was taken away saves what it held."""
 _OPENING = "opening the store"
 _LOG_LIMIT_BYTES = 32 * 1024 * 1024
 _PRAGMAS = (
@@ -80,6 +82,7 @@ def _refuse_remains(path: Path) -> None:
         raise damaged(path, "it is a folder")
     beside = [name for name in (f"{path.name}-wal", f"{path.name}-journal") if _size(path, name)]
     if not path.exists():
+        beside += [name for name in (RESCUED,) if _size(path, name)]
         if beside:
             raise damaged(path, f"it is missing, but {beside[0]} is there")
     elif path.is_file() and path.stat().st_size == 0:

@@ -47,6 +47,10 @@ _DELAY = "UPDATE outbox SET not_before = ? WHERE id = ?"
 _DEPTH = "SELECT count(*), min(created_at) FROM outbox WHERE state = 'pending'"
 DROPPED = "dropped by the operator"
 _COUNT_DEAD = f"SELECT count(*) FROM outbox WHERE state = 'dead' AND reason IS NOT '{DROPPED}'"
+_DEAD_BY_CHANNEL = f"""
+    SELECT channel, count(*) FROM outbox
+    WHERE state = 'dead' AND reason IS NOT '{DROPPED}' GROUP BY channel
+"""
 
 
 def add(
@@ -165,6 +169,11 @@ def depth(connection: sqlite3.Connection) -> tuple[int, int | None]:
 def count_dead(connection: sqlite3.Connection) -> int:
     (count,) = connection.execute(_COUNT_DEAD).fetchone()
     return int(count)
+
+
+def dead_by_channel(connection: sqlite3.Connection) -> dict[str, int]:
+    """How many texts each channel did not take, and nobody has dropped."""
+    return dict(connection.execute(_DEAD_BY_CHANNEL).fetchall())
 
 
 def _outbound(

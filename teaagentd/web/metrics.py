@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import get_args
 
 import anyio.to_thread
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -19,6 +20,7 @@ from teaagentd import __version__
 from teaagentd.store.totals import BUCKETS_S, Totals
 from teaagentd.store.values import Depths
 from teaagentd.transcript import clean_text
+from teaagentd.types import AlertKind
 from teaagentd.web.served import Served
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -50,6 +52,10 @@ def _of_daemon(daemon: Served) -> Iterable[Metric]:
     for state in ("limit", "held", "waiting", "parked"):
         slots.add_metric([state], getattr(daemon.gate, state))
     yield slots
+    alerts = GaugeMetricFamily("teaagentd_alerts", "What the owner was told of.", labels=["kind"])
+    for kind in get_args(AlertKind):
+        alerts.add_metric([kind], len(daemon.alerts.of(kind)))
+    yield alerts
     channels = GaugeMetricFamily(
         "teaagentd_channel_up", "1 for a channel that receives.", labels=["channel"]
     )

@@ -10,6 +10,7 @@ from teaagentd.core.bus import MessageBus
 from teaagentd.core.dispatcher import Dispatcher
 from teaagentd.core.gate import Gate
 from teaagentd.core.loop import Loop
+from teaagentd.services.alerts import Alerts
 from teaagentd.store import Store
 
 
@@ -30,6 +31,8 @@ class Served(Protocol):
     def dispatcher(self) -> Dispatcher: ...
     @property
     def adapter(self) -> LLMAdapter: ...
+    @property
+    def alerts(self) -> Alerts: ...
     @property
     def clock(self) -> Clock: ...
 

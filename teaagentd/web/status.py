@@ -17,10 +17,11 @@ from teaagentd.core.turn import Turn
 from teaagentd.errors import StoreError
 from teaagentd.store.values import Depths
 from teaagentd.transcript import clean_text
+from teaagentd.types import Alert
 from teaagentd.web import reading
 from teaagentd.web.problems import Problem, invalid
 from teaagentd.web.served import Served
-from teaagentd.web.views import JSONAnswer, View, moment
+from teaagentd.web.views import JSONAnswer, View, maybe_moment, moment
 
 _HEALTH_S = 5.0
 """How long the writer may take to answer."""
@@ -50,6 +51,7 @@ class Status:
                     "since": moment(daemon.loaded_at),
                     "problem": daemon.configuration_problem,
                 },
+                "alerts": [_alert(one) for one in daemon.alerts.open()],
                 "provider": {"name": daemon.adapter.name, "model": daemon.adapter.model},
                 "turns": [self._turn(turn, now) for turn in daemon.loop.live()],
                 "resuming": [
@@ -122,6 +124,16 @@ def _queues(depths: Depths) -> View:
         "outbox": {"depth": depths.outbox, "oldest_age_ms": depths.outbox_oldest_ms},
         "dead_rows": depths.dead_rows,
         "dead_letters": depths.dead_letters,
+    }
+
+
+def _alert(alert: Alert) -> View:
+    return {
+        "kind": alert.kind,
+        "subject": clean_text(alert.subject),
+        "text": clean_text(alert.text),
+        "since": moment(alert.raised_at),
+        "told_at": maybe_moment(alert.told_at),
     }
 
 

@@ -109,7 +109,7 @@ async def test_a_history_longer_than_the_window_is_summarised_in_parts(letter: s
     attempts: list[Attempt] = []
     summary = await summariser(model).summarise(history, attempts)
     assert summary == f"summary {len(model.requests)}"
-    assert len(model.requests) > 4
+    assert len(model.requests) >= 4
     assert len(attempts) == len(model.requests)
     assert all(request.purpose == PURPOSE and not request.tools for request in model.requests)
     assert "summary 1" in model.requests[1].messages[-1].content

@@ -194,6 +194,20 @@ def dead_letter_retried_and_dropped(world: World) -> None:
     assert reason == [("dropped by the operator",)], reason
 
 
+def alert_raised_and_cleared(world: World) -> None:
+    """The owner is told that a changed configuration cannot be used, until it can."""
+    world.send("anna", "#anna/0# hello")
+    world.settle()
+    world.configure("broken [")
+    told = "SELECT 1 FROM alerts WHERE told_at IS NOT NULL"
+    world.wait("he is told", lambda: world.daemon.query(told))
+    world.configure("# all is well\n")
+    world.settle()
+    left = "SELECT 1 FROM alerts WHERE cleared_at IS NULL"
+    world.wait("it is cleared", lambda: not world.daemon.query(left))
+    world.settle()
+
+
 def session_deleted(world: World) -> None:
     """A conversation is deleted; another one, and a new one of the same name, go on."""
     _deleted(world, "DELETE", "/v1/sessions/api%3Aanna")
@@ -248,6 +262,11 @@ SCENARIOS = (
         name="letter retried and dropped",
         play=dead_letter_retried_and_dropped,
         commits=("A2.retry_letter", "A3.drop_letter"),
+    ),
+    Scenario(
+        name="alert",
+        play=alert_raised_and_cleared,
+        commits=("A6.raise_alert", "A7.clear_alert"),
     ),
     Scenario(name="session deleted", play=session_deleted, commits=("A4.delete_session",)),
     Scenario(name="chat erased", play=chat_erased, commits=("A5.erase",)),

@@ -15,7 +15,7 @@ from teaagentd.store import Store, failpoints
 from teaagentd.store.erasure import Target
 from teaagentd.store.values import Compaction
 from teaagentd.store.writer import OnCommit
-from teaagentd.types import Receipt, SessionKey
+from teaagentd.types import Alert, Receipt, SessionKey
 from tests.store.steps import (
     ManualClock,
     attempt,
@@ -96,15 +96,19 @@ async def upkeep(store: Store) -> None:
     [letter] = await store.admin.outbox(limit=1)
     await store.admin.drop_letter(letter.id)
     await store.accept(said("first", chat_id="9", channel="telegram", external_id="e9"))
-    turn = await begin(store, new_turn(SessionKey(channel="telegram", chat_id="9")))
+    own = SessionKey(channel="telegram", chat_id="9")
+    turn = await begin(store, new_turn(own, turn_id="theirs"))
     closed = await close_or_fold(store, turn.turn_id, "answered")
     await store.refuse(closed.outbound[0].id, "gone")
     await store.admin.retry_letter(closed.outbound[0].id)
     waiting = await store.accept(said("second", chat_id="9", channel="telegram"))
     await store.admin.drop_row(waiting.id, text="not answered")
-    await store.admin.delete_session(SessionKey(channel="telegram", chat_id="9"))
+    await store.admin.delete_session(own)
     await store.accept(said("theirs", chat_id="10", channel="telegram", sender_id="kim"))
     await store.admin.erase(Target(sender="kim"))
+    alert = Alert(kind="disk", subject="/", text="it is full", raised_at=5)
+    await store.admin.raise_alert(alert, {"telegram"})
+    await store.admin.clear_alert("disk", "/")
 
 
 async def live_in(path: Path, on_commit: OnCommit | None) -> None:
