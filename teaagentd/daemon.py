@@ -41,10 +41,12 @@ from teaagentd.reload import Reloader
 from teaagentd.service import ServiceManager
 from teaagentd.services.alerts import Alerts
 from teaagentd.services.monitor import Monitor
+from teaagentd.services.retention import Keep, Retention
 from teaagentd.services.watchdog import Watchdog
 from teaagentd.store import HomeLock, Store, failpoints
 from teaagentd.store.opening import RESCUED
 from teaagentd.store.store import PULL_CHANNELS
+from teaagentd.store.upgrade import failed_before
 from teaagentd.types import Phase, SessionKey
 
 log = structlog.get_logger()
@@ -136,6 +138,12 @@ class Daemon:
             clock=self.clock,
             state_file=Home(root=made.settings.home).state_file,
             on_lost=self._database_lost,
+        )
+        self.retention = Retention(
+            store=store,
+            clock=self.clock,
+            keep=lambda: Keep(**self.settings.retention.model_dump()),
+            logs=Home(root=made.settings.home).logs,
         )
         self._summariser.on_outcome = self._summary_told
         self._strays = strays
@@ -339,6 +347,8 @@ class Daemon:
                 made, store=store, strays=strays, progress=progress, on_settings=on_settings
             )
             try:
+                if (failure := failed_before(home.state_file)) is not None:
+                    daemon.alerts.raised("upgrade", "", failure)
                 daemon.feed.newest_reply = await store.newest_reply()
                 await daemon._revoke()
                 yield daemon
@@ -379,6 +389,7 @@ class Daemon:
             tasks.start_soon(self.reloader.run)
             tasks.start_soon(self.alerts.run)
             tasks.start_soon(self.monitor.run)
+            tasks.start_soon(self.retention.run)
             tasks.start_soon(Watchdog(loop=self.loop, store=self.store, alerts=self.alerts).run)
             task_status.started()
             await self._stop.wait()
@@ -468,6 +479,7 @@ class Daemon:
                 log.info("signal", signal=received.name)
                 self.reloader.request()
                 self.monitor.request()
+                self.retention.request()
                 continue
             count += 1
             log.info("signal", signal=received.name, count=count)

@@ -191,6 +191,27 @@ class LoggingSection(Section):
     )
 
 
+class RetentionSection(Section):
+    """How many days what was said is kept; unset, for ever. Older things go once a day."""
+
+    transcripts: Quantity | None = Field(
+        default=None,
+        description="Conversations: turns that ended so long ago, and the messages they answered. "
+        "What was learnt of their cost stays.",
+        examples=[365],
+    )
+    outbox: Quantity | None = Field(
+        default=None,
+        description="Texts that were delivered, as they went out.",
+        examples=[90],
+    )
+    logs: Quantity | None = Field(
+        default=None,
+        description="Files in logs/ that nothing was written to since.",
+        examples=[30],
+    )
+
+
 class ShutdownSection(Section):
     """How it ends."""
 
@@ -227,6 +248,7 @@ class Settings(BaseSettings):
         "table's name is.",
     )
     logging: LoggingSection = LoggingSection()
+    retention: RetentionSection = RetentionSection()
     shutdown: ShutdownSection = ShutdownSection()
 
     @classmethod

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import anyio.to_thread
 import structlog
 
 from teaagentd.abc import Clock
-from teaagentd.store import alerts, desk, erasure, outbox, removal, sessions, snapshot, transcripts
+from teaagentd.store import (
+    alerts,
+    desk,
+    erasure,
+    outbox,
+    removal,
+    retention,
+    sessions,
+    snapshot,
+    transcripts,
+)
 from teaagentd.store.database import Database
 from teaagentd.store.erasure import Target
 from teaagentd.store.opening import RESCUED
@@ -21,6 +33,12 @@ from teaagentd.types import Alert, AlertKind, LLMMessage, OutboundMessage, Sessi
 log = structlog.get_logger()
 
 _EVERY = 2**62
+_FREE_KEPT, _FREED_AT_ONCE = 64, 200
+"""Pages."""
+_INCREMENTAL = 2
+
+Breathe = Callable[[], Awaitable[None]]
+T = TypeVar("T")
 
 
 class StoreAdmin:
@@ -133,6 +151,60 @@ class StoreAdmin:
             only_count=only_count,
         )
 
+    # -- retention ----------------------------------------------------------------------
+
+    async def newest_at(self) -> int:
+        """When the newest message was accepted, in milliseconds; 0 before the first one."""
+        return await self._database.read(retention.newest)
+
+    async def swept_at(self) -> int | None:
+        """When old rows were looked for last."""
+        return await self._database.read(retention.swept)
+
+    async def note_sweep(self) -> None:
+        """Old rows are looked for now."""
+        await self._database.write(
+            "A8.sweep", lambda connection: retention.sweep(connection, self._now())
+        )
+
+    async def sweep_transcripts(self, before: int, breathe: Breathe) -> None:
+        """Delete the messages of turns that ended before `before`, and what stands in no transcript
+        any more, in small transactions with a breath between them."""
+        session = await self._database.read(partial(retention.next_session, after=0))
+        while session is not None:
+            sweep = partial(retention.transcripts, session=session, before=before)
+            while await self._swept(sweep):
+                await breathe()
+            session = await self._database.read(partial(retention.next_session, after=session))
+            await breathe()
+        while await self._swept(partial(retention.calls, before=before)):
+            await breathe()
+        await self._in_steps(partial(retention.rows, before=before, now=self._now()), breathe)
+
+    async def sweep_texts(self, before: int, breathe: Breathe) -> None:
+        """Delete the texts that were delivered before `before`; the same way."""
+        await self._in_steps(partial(retention.texts, before=before, read=False), breathe)
+        await self._in_steps(partial(retention.texts, before=before, read=True), breathe)
+
+    async def _in_steps(self, run: Callable[..., int | None], breathe: Breathe) -> None:
+        """Run a sweep that goes on behind the last row that it looked at."""
+        after: int | None = 0
+        while after is not None:
+            after = await self._swept(partial(run, after=after))
+            await breathe()
+
+    async def _swept(self, run: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._database.write("A8.sweep", run)
+
+    async def shrink(self, breathe: Breathe) -> int:
+        """Give free pages back to the disk, a few at a time; how many. The daemon goes on."""
+        freed = 0
+        while step := await self._database.upkeep("giving room back", _shrink):
+            freed += step
+            await breathe()
+        await self._database.upkeep("emptying the log", _empty_log)
+        return freed
+
     # -- alerts -------------------------------------------------------------------------
 
     async def open_alerts(self) -> Sequence[Alert]:
@@ -185,6 +257,17 @@ class StoreAdmin:
             if not await self._database.upkeep("emptying the log", _empty_log):
                 log.warning("log_not_emptied", reason="another process reads the database")
         return removed
+
+
+def _shrink(connection: sqlite3.Connection) -> int:
+    """Free some pages, if there are more than need be; how many."""
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    (mode,) = connection.execute("PRAGMA auto_vacuum").fetchone()
+    if free <= _FREE_KEPT or mode != _INCREMENTAL:
+        return 0
+    connection.execute(f"PRAGMA incremental_vacuum({_FREED_AT_ONCE})").fetchall()
+    (left,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return int(free - left)
 
 
 def _empty_log(connection: sqlite3.Connection) -> bool:

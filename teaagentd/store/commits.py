@@ -31,6 +31,7 @@ COMMITS: Final = (
     "A5.erase",
     "A6.raise_alert",
     "A7.clear_alert",
+    "A8.sweep",
 )
 """In the order of a message's life, then what an operator does with what is kept. The writer
 refuses any other name."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import sqlite3
 from contextlib import closing, suppress
-from importlib.resources import files
 from pathlib import Path
 
 import structlog
 
 from teaagentd.errors import StoreTooNew, StoreUnavailable
 from teaagentd.store.faults import BUSY_TIMEOUT_S, damaged, explain, primary_code
+from teaagentd.store.upgrade import migrate, migrations, upgrade
 
 log = structlog.get_logger()
 
@@ -38,13 +38,6 @@ _PRAGMAS = (
 _NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL)
 _TABLES = ("store", "sessions", "turns", "messages", "calls", "inbox", "outbox", "usage", "alerts")
 _PROBES = tuple(f"SELECT max(rowid) FROM {table}" for table in _TABLES)
-
-
-def migrations() -> tuple[tuple[int, str], ...]:
-    """The numbered migrations with their SQL, in order."""
-    folder = files("teaagentd.store") / "migrations"
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return tuple((int(name[:4]), (folder / name).read_text("utf-8")) for name in names)
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
@@ -102,8 +95,9 @@ def _create(path: Path) -> None:
         leftover.unlink(missing_ok=True)
     with closing(_connect(draft)) as connection:
         _close_to_others(draft)
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        _migrate(connection, 0)
+        migrate(connection, 0)
     draft.rename(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -145,9 +139,15 @@ def refuse_unknown(path: Path) -> None:
     if version > latest:
         raise StoreTooNew(
             f"{path} was written by a later version of this program (schema {version}, this one "
-            f"knows {latest}). Nothing was changed. Install that version again, or choose "
-            "another home with --home"
+            f"knows {latest}). Nothing was changed. Install that version again, go back with a "
+            f"copy of before{_copies(path)}, or choose another home with --home"
         )
+
+
+def _copies(path: Path) -> str:
+    """The copies that upgrades have made, in words."""
+    names = sorted(copy.name for copy in path.parent.glob(f"{path.name}.before-*"))
+    return f" ({', '.join(names)}, moved to its place)" if names else ""
 
 
 def _header(connection: sqlite3.Connection) -> tuple[int, int]:
@@ -163,7 +163,7 @@ def _prepared(path: Path) -> sqlite3.Connection:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("ROLLBACK")
         version, _ = _header(connection)
-        _migrate(connection, version)
+        upgrade(connection, path, version)
         for probe in _PROBES:
             connection.execute(probe).fetchone()
     except BaseException:
@@ -222,18 +222,3 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Apply what is missing, each step with its version number in one transaction."""
-    for number, sql in migrations():
-        if number <= version:
-            continue
-        try:
-            connection.executescript(
-                f"BEGIN IMMEDIATE;\n{sql}\nPRAGMA user_version = {number};\nCOMMIT;"
-            )
-        except sqlite3.Error:
-            if connection.in_transaction:
-                connection.rollback()
-            raise

@@ -208,6 +208,18 @@ def alert_raised_and_cleared(world: World) -> None:
     world.settle()
 
 
+def swept(world: World) -> None:
+    """Old things are looked for; what is new stays."""
+    world.send("anna", "#anna/0# hello")
+    world.settle()
+    world.configure("[retention]\ntranscripts = 30\noutbox = 30\n")
+    looked = "SELECT 1 FROM store WHERE swept_at IS NOT NULL"
+    world.wait("old things are looked for", lambda: world.daemon.query(looked))
+    world.settle()
+    world.send("anna", "#anna/1# go on")
+    world.settle()
+
+
 def session_deleted(world: World) -> None:
     """A conversation is deleted; another one, and a new one of the same name, go on."""
     _deleted(world, "DELETE", "/v1/sessions/api%3Aanna")
@@ -268,6 +280,7 @@ SCENARIOS = (
         play=alert_raised_and_cleared,
         commits=("A6.raise_alert", "A7.clear_alert"),
     ),
+    Scenario(name="swept", play=swept, commits=("A8.sweep",)),
     Scenario(name="session deleted", play=session_deleted, commits=("A4.delete_session",)),
     Scenario(name="chat erased", play=chat_erased, commits=("A5.erase",)),
     Scenario(

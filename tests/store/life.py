@@ -109,6 +109,7 @@ async def upkeep(store: Store) -> None:
     alert = Alert(kind="disk", subject="/", text="it is full", raised_at=5)
     await store.admin.raise_alert(alert, {"telegram"})
     await store.admin.clear_alert("disk", "/")
+    await store.admin.note_sweep()
 
 
 async def live_in(path: Path, on_commit: OnCommit | None) -> None:

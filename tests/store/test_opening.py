@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from teaagentd.errors import StoreDamaged, StoreError, StoreTooNew, StoreUnavailable
 from teaagentd.store import Store
-from teaagentd.store.opening import migrations
+from teaagentd.store.upgrade import migrations
 from tests.store.steps import (
     KEY,
     ManualClock,
@@ -74,7 +74,7 @@ async def test_the_file_is_what_the_design_says(path: Path) -> None:
             "SELECT name, strict FROM pragma_table_list WHERE schema = 'main' "
             "AND name NOT LIKE 'sqlite_%'"
         ).fetchall()
-        assert len(tables) == 9
+        assert len(tables) == 11
         assert all(strict for _, strict in tables)
         assert other.execute("PRAGMA user_version").fetchone() == (MIGRATIONS[-1][0],)
         assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -252,12 +252,12 @@ async def test_a_failing_migration_leaves_the_file_as_it_was(
         len(MIGRATIONS) + 1,
         "CREATE TABLE extra (id INTEGER); INSERT INTO nowhere VALUES (1);",
     )
-    monkeypatch.setattr("teaagentd.store.opening.migrations", lambda: (*MIGRATIONS, broken))
+    monkeypatch.setattr("teaagentd.store.upgrade.migrations", lambda: (*MIGRATIONS, broken))
     with pytest.raises(StoreError):
         await opened(path)
     assert path.read_bytes() == before
     good = (len(MIGRATIONS) + 1, "CREATE TABLE extra (id INTEGER PRIMARY KEY) STRICT;")
-    monkeypatch.setattr("teaagentd.store.opening.migrations", lambda: (*MIGRATIONS, good))
+    monkeypatch.setattr("teaagentd.store.upgrade.migrations", lambda: (*MIGRATIONS, good))
     store = await opened(path)
     assert [text for _, text, _ in await texts(store)] == ["a0", "a1", "a2"]
     await store.aclose()

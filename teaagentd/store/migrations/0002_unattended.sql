@@ -18,3 +18,13 @@ CREATE TABLE forgotten (
     digest BLOB PRIMARY KEY,
     at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- By these a row that is deleted finds what refers to it.
+CREATE INDEX messages_inbox ON messages (inbox) WHERE inbox IS NOT NULL;
+CREATE INDEX inbox_answer ON inbox (answer) WHERE answer IS NOT NULL;
+
+-- The first files lack it.
+CREATE INDEX IF NOT EXISTS outbox_notices ON outbox (turn) WHERE kind = 'notice';
+
+-- The day on which old rows were looked for last, to tell a clock that jumped from time that passed.
+ALTER TABLE store ADD COLUMN swept_at INTEGER;
