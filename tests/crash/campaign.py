@@ -109,6 +109,7 @@ def _something(dice: random.Random, chat: str, number: int) -> str:
         (1, lambda: "/stop"),
         (1, lambda: "/new"),
         (1, lambda: "/status"),
+        (1, lambda: "/compact"),
     ]
     (_, make) = dice.choices(kinds, [weight for weight, _ in kinds])[0]
     return make()
