@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from teaagentd.types import Activity, Delta, FeedEvent, Reply, SessionKey
 
@@ -19,6 +19,7 @@ class EventBuffer:
         self._events: deque[tuple[int, FeedEvent]] = deque()
         self._limit = limit
         self._held = 0
+        self._gone = 0
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -29,7 +30,7 @@ class EventBuffer:
         self._events.append((number, event))
         self._held += _size(event)
         while len(self._events) > self._limit or (self._held > HELD_MAX and len(self._events) > 1):
-            self.take()
+            self._gone, _ = self.take()
             self.dropped += 1
 
     def take(self) -> tuple[int, FeedEvent]:
@@ -42,11 +43,16 @@ class EventBuffer:
         self._events.clear()
         self._held = 0
 
+    def forget(self, keys: Collection[SessionKey]) -> None:
+        """What these sessions' events said is erased: they are gone as if they had never been."""
+        kept = [(one, event) for one, event in self._events if event.session_key not in keys]
+        self._events = deque(kept)
+        self._held = sum(_size(event) for _, event in kept)
+
     def since(self, number: int, key: SessionKey | None) -> Sequence[tuple[int, FeedEvent]] | None:
         """What came after the event with this number, of one session or of all; None where some of
         it is no longer held."""
-        first = self._events[0][0] if self._events else 0
-        if number + 1 < first or (self.dropped and not self._events):
+        if number < self._gone:
             return None
         return [
             (one, event)

@@ -99,7 +99,7 @@ class ActivityFeed:
         self._subscriptions: list[Subscription] = []
         self._live: dict[str, LiveTurn] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
-        self._recent = EventBuffer(_RECENT)
+        self.recent = EventBuffer(_RECENT)
         self._keep_deltas_until = 0.0
         self.name = uuid4().hex[:12]
         """Of this feed, which lives as long as its process: its numbers mean nothing elsewhere."""
@@ -142,7 +142,7 @@ class ActivityFeed:
         elif event.turn_id in self._ended:
             return
         self.number += 1
-        self._recent.add(self.number, event)
+        self.recent.add(self.number, event)
         for subscription in self._subscriptions:
             subscription._offer(self.number, event)
 
@@ -151,7 +151,7 @@ class ActivityFeed:
     ) -> Sequence[tuple[int, FeedEvent]] | None:
         """What was published after the event with this number, of one session or of all, with its
         numbers; None where some of it is gone."""
-        return self._recent.since(number, session_key) if number <= self.number else None
+        return self.recent.since(number, session_key) if number <= self.number else None
 
     @property
     def listened(self) -> bool:

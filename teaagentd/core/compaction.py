@@ -68,8 +68,7 @@ class Compactor:
             self._at_work.discard(key)
 
     async def before_turn(self, key: SessionKey) -> None:
-        """Put in place what was made while the last turn was at work. Called by who owns the
-        session, before its next turn begins."""
+        """Put in place what was made meanwhile; called by the session's owner before a turn."""
         made = self._ready.pop(key, None)
         if made is None:
             return
@@ -128,6 +127,7 @@ class Compactor:
                     generation=live.generation,
                     first_id=first,
                     last_id=last,
+                    count=cut,
                     summary=summary,
                     turn_id=turn_id,
                 )

@@ -12,7 +12,14 @@ from teaagentd.types import Attempt
 _FIRST = """
     SELECT id FROM messages WHERE session = ? AND place >= ? ORDER BY place, position LIMIT 1
 """
-_LAST = "SELECT place, turn FROM messages WHERE id = ? AND session = ? AND place >= ?"
+_LAST = """
+    SELECT place, turn, (
+        SELECT count(*) FROM messages
+        WHERE session = last.session AND place >= :live_from
+            AND (place, position) <= (last.place, last.position)
+    )
+    FROM messages last WHERE id = :last AND session = :session AND place >= :live_from
+"""
 _NEXT = "SELECT min(place) FROM messages WHERE session = ? AND place > ?"
 
 
@@ -34,11 +41,14 @@ def compact(
     if running is not None and running.id != compaction.turn_id:
         return False
     first = connection.execute(_FIRST, (session.id, session.live_from)).fetchone()
-    where = (compaction.last_id, session.id, session.live_from)
+    where = {"last": compaction.last_id, "session": session.id, "live_from": session.live_from}
     last = connection.execute(_LAST, where).fetchone()
     if first is None or first[0] != compaction.first_id or last is None:
         return False
-    place, turn = last
+    place, turn, count = last
+    if count != compaction.count:
+        # Some of what the summary tells was erased meanwhile.
+        return False
     (following,) = connection.execute(_NEXT, (session.id, place)).fetchone()
     boundary = place + 1 if following is None else following
     transcripts.add_summary(connection, session.id, turn, boundary, compaction.summary, now)

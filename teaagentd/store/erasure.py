@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from teaagentd.errors import StoreError
 from teaagentd.store import removal, sessions
+from teaagentd.store.husks import ids_kept
 from teaagentd.store.outbox import DROPPED
 from teaagentd.store.values import Removed
 from teaagentd.types import Address, SessionKey
@@ -133,11 +134,12 @@ def _in_part(
     if not only_count:
         externals = connection.execute(_EXTERNAL.format(match=match), where).fetchall()
         removal.remember(connection, externals, now)
-        for statement in (_CALLS, _ERRORS):
-            connection.execute(statement)
-        for statement in (_MESSAGES, _PARTS, _UNSENT, _BLANK_TEXTS):
-            connection.execute(statement, where)
-        connection.execute(_INBOX)
+        with ids_kept(connection):
+            for statement in (_CALLS, _ERRORS):
+                connection.execute(statement)
+            for statement in (_MESSAGES, _PARTS, _UNSENT, _BLANK_TEXTS):
+                connection.execute(statement, where)
+            connection.execute(_INBOX)
     return Removed(
         messages=count,
         inbox=rows,

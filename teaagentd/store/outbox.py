@@ -29,7 +29,10 @@ _REPLIES = f"""
     SELECT {_COLUMNS} {_SOURCE}
     WHERE o.session = (SELECT id FROM sessions WHERE key = ?) AND o.id > ? ORDER BY o.id LIMIT ?
 """
-_ALL_REPLIES = f"SELECT {_COLUMNS} {_SOURCE} WHERE o.id > ? ORDER BY o.id LIMIT ?"
+# Husks have no channel.
+_ALL_REPLIES = f"""
+    SELECT {_COLUMNS} {_SOURCE} WHERE o.id > ? AND o.channel <> '' ORDER BY o.id LIMIT ?
+"""
 _NEWEST = "SELECT coalesce(max(id), 0) FROM outbox"
 _UNDELIVERED = f"""
     SELECT {_COLUMNS} {_SOURCE} WHERE o.channel = ? AND o.state = 'pending' ORDER BY o.id

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from teaagentd.errors import StoreError
 from teaagentd.store import inbox, outbox, sessions, turns
+from teaagentd.store.husks import ids_kept
 from teaagentd.store.outbox import DROPPED
 from teaagentd.store.values import PendingKey, Removed
 from teaagentd.types import Address, OutboundMessage, SessionKey
@@ -136,8 +137,9 @@ def delete(connection: sqlite3.Connection, session: int, *, only_count: bool, no
     pending = pending_of(key, connection.execute(_WAITING, (session,)).fetchall())
     if not only_count:
         remember(connection, connection.execute(_EXTERNAL, (session,)).fetchall(), now)
-        for statement in _EMPTY_SESSION:
-            connection.execute(statement, (session,))
+        with ids_kept(connection):
+            for statement in _EMPTY_SESSION:
+                connection.execute(statement, (session,))
         connection.execute(_HUSK, (f"deleted {session}", session))
     return Removed(
         sessions=1,

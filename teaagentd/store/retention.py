@@ -10,13 +10,14 @@ from __future__ import annotations
 import sqlite3
 
 from teaagentd.store import removal
+from teaagentd.store.husks import KEY, ids_kept
 
 BATCH = 500
 """Rows of one transaction."""
 EXPIRED = "[no longer kept]"
 """In place of a text that goes before the message that it answers."""
 
-_SESSIONS = "SELECT id FROM sessions WHERE id > ? ORDER BY id LIMIT 1"
+_SESSIONS = f"SELECT id FROM sessions WHERE id > ? AND key <> '{KEY}' ORDER BY id LIMIT 1"
 # Whole turns go, so the history that is left begins with one.
 _KEEP_FROM = """
     SELECT m.place FROM messages m JOIN turns t ON t.number = m.turn
@@ -93,7 +94,8 @@ def transcripts(connection: sqlite3.Connection, session: int, before: int) -> bo
     if connection.execute(_ANY, where).fetchone() is None:
         return False
     connection.execute(_BEGIN_AT, where)
-    return connection.execute(_MESSAGES, where).rowcount == BATCH
+    with ids_kept(connection):
+        return connection.execute(_MESSAGES, where).rowcount == BATCH
 
 
 def calls(connection: sqlite3.Connection, before: int) -> bool:
@@ -120,12 +122,13 @@ def texts(connection: sqlite3.Connection, before: int, after: int, *, read: bool
     there to be read and are older; the last one looked at, None at the end."""
     where = {"before": before, "after": after, "batch": BATCH, "expired": EXPIRED}
     found = connection.execute(_OLD_REPLIES if read else _OLD_TEXTS, where).fetchall()
-    for row_id, answers in found:
-        connection.execute(_PARTS, (row_id,))
-        if answers:
-            connection.execute(_EXPIRE, (EXPIRED, row_id))
-        else:
-            connection.execute(_TEXT, (row_id,))
+    with ids_kept(connection):
+        for row_id, answers in found:
+            connection.execute(_PARTS, (row_id,))
+            if answers:
+                connection.execute(_EXPIRE, (EXPIRED, row_id))
+            else:
+                connection.execute(_TEXT, (row_id,))
     return found[-1][0] if len(found) == BATCH else None
 
 

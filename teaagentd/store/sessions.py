@@ -14,9 +14,9 @@ _ADD = "INSERT INTO sessions (key, listed, created_at, active_at) VALUES (?, ?, 
 _LIST = "UPDATE sessions SET listed = 1 WHERE id = ?"
 _TOUCH = "UPDATE sessions SET active_at = ? WHERE id = ?"
 _RENEW = """
-    UPDATE sessions SET generation = generation + 1, live_from = (
+    UPDATE sessions SET generation = generation + 1, live_from = max(live_from, (
         SELECT coalesce(max(place), 0) + 1 FROM messages WHERE session = sessions.id
-    ) WHERE id = ?
+    )) WHERE id = ?
 """
 _BEGIN_AT = "UPDATE sessions SET live_from = ? WHERE id = ?"
 # The page is chosen first: what is counted is counted for its sessions alone.

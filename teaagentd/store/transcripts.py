@@ -113,7 +113,8 @@ def append(
     if not turn.keeps_messages or not cleaned:
         return cleaned
     (last,) = connection.execute(_LAST_PLACE, (turn.session.id,)).fetchone()
-    place = (last or 0) + 1
+    # Where the last ones were deleted, the live history may begin behind what is left.
+    place = max((last or 0) + 1, turn.session.live_from)
     return tuple(
         _add(connection, turn, message, place + offset, 0, now)
         for offset, message in enumerate(cleaned)

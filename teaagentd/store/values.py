@@ -69,13 +69,14 @@ class LiveHistory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compaction:
-    """T8: `summary` tells of the messages from `first_id`, where the live history of `generation`
-    began, to `last_id`, which ends a round."""
+    """T8: `summary` tells of `count` messages, from `first_id`, where the live history of
+    `generation` began, to `last_id`, which ends a round."""
 
     key: SessionKey
     generation: int
     first_id: int
     last_id: int
+    count: int
     summary: str
     turn_id: str | None
     """The turn that asks for it; None between turns."""

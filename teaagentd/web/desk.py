@@ -109,6 +109,7 @@ class Desk:
         if not only_count:
             for pending in removed.waiting:
                 self._daemon.bus.forget(pending.key, pending.ids)
+            self._daemon.feed.recent.forget(removed.keys)
         return JSONAnswer(views.removed(removed))
 
 

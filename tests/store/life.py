@@ -66,7 +66,13 @@ async def live(store: Store) -> None:
     assert first is not None
     assert last is not None
     summary = Compaction(
-        key=CHAT, generation=1, first_id=first, last_id=last, summary="go on", turn_id=None
+        key=CHAT,
+        generation=1,
+        first_id=first,
+        last_id=last,
+        count=len(history.messages) - 1,
+        summary="go on",
+        turn_id=None,
     )
     assert await store.compact(summary, attempts=(attempt(),))
     letter = closed.outbound[0].id

@@ -45,6 +45,7 @@ async def told_of(store: Store, count: int, *, turn_id: str | None = None) -> Co
         generation=history.generation,
         first_id=first,
         last_id=last,
+        count=count,
         summary="so far",
         turn_id=turn_id,
     )

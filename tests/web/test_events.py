@@ -246,8 +246,19 @@ async def test_an_id_that_is_none_is_not_refused(rig: Rig, event_id: str) -> Non
 async def test_what_is_too_long_ago_is_read_from_the_store(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rig.daemon.feed._recent, "_limit", 3)
+    monkeypatch.setattr(rig.daemon.feed.recent, "_limit", 3)
     seen = await _whole_turn(rig)
     missed = [await rig.ask(f"missed {number}") for number in range(3)]
     (_, name, _), *found = await _listen(rig, seen[-1][0], 4)
     assert (name, [one[2] for one in found]) == ("dropped", missed)
+
+
+async def test_who_comes_back_is_not_given_what_was_erased(rig: Rig) -> None:
+    seen = await _whole_turn(rig)
+    assert (await rig.client.delete("/v1/sessions/api:c")).status_code == 200
+    kept = await rig.ask("kept", "other")
+    found = await _listen(rig, seen[0][0], 1, None)
+    while found[-1][1] != "reply":
+        found = await _listen(rig, seen[0][0], len(found) + 1, None)
+    assert {data["session_key"] for _, _, data in found} == {"api:other"}
+    assert found[-1][2] == kept
