@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 
 from teaagentd.cli.client import Client, NoDaemon, Payload
-from teaagentd.cli.console import harmless, put
+from teaagentd.cli.console import harmless, put, say
 from teaagentd.cli.exits import Failure
 from teaagentd.home import Home
 
@@ -89,6 +89,14 @@ def first_words(text: object) -> str:
     """The beginning of a text, on one line."""
     words = " ".join(str(text).split())
     return words if len(words) <= _FIRST_WORDS else words[: _FIRST_WORDS - 1] + "…"
+
+
+def say_what_is_left(home: Home) -> None:
+    """Name the files of the home that no deletion reaches, if there are any."""
+    root = home.state_file.parent
+    found = [*sorted(root.glob(f"{home.state_file.name}.before-*")), home.terminal / "history"]
+    if left := [str(path) for path in found if path.exists()]:
+        say(f"What was said may stand in {', '.join(left)}, too; remove what you need no more.")
 
 
 def sure(question: str, *, yes: bool) -> None:

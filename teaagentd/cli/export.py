@@ -12,6 +12,7 @@ import click
 import orjson
 
 from teaagentd.cli.client import Client
+from teaagentd.cli.console import put
 from teaagentd.cli.desk import desk, pages, put_lines, session_path
 from teaagentd.cli.exits import DISK, Failure
 from teaagentd.cli.options import current_home, home_option, run_async
@@ -23,8 +24,9 @@ _LONGEST_NAME = 60
 @click.command()
 @click.option("--all", "everything", is_flag=True, help="Every conversation.")
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print where it is, and how much, as JSON.")
 @home_option
-def export(everything: bool, folder: Path) -> None:
+def export(everything: bool, folder: Path, as_json: bool) -> None:
     """Write every conversation into a new FOLDER.
 
     Each in two files, one for people (.md) and one for programs (.jsonl, a JSON object on each
@@ -53,7 +55,10 @@ def export(everything: bool, folder: Path) -> None:
         ) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    put_lines(f"{count} conversations are in {target}.")
+    if as_json:
+        put(orjson.dumps({"folder": str(target), "conversations": count}).decode())
+    else:
+        put_lines(f"{count} conversations are in {target}.")
 
 
 async def _write_all(client: Client, folder: Path) -> int:

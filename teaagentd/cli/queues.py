@@ -46,26 +46,26 @@ def list_inbox(limit: int, as_json: bool) -> None:
 
 @inbox.command(name="retry")
 @_IDS
+@_JSON
 @home_option
-def retry_inbox(ids: tuple[int, ...]) -> None:
+def retry_inbox(ids: tuple[int, ...], as_json: bool) -> None:
     """Have messages that were set aside answered after all."""
-    for one, answer in _each(ids, "POST", "/v1/inbox/{id}/retry"):
-        put_lines(f"{one} is taken up again, as message {answer.get('id')}")
+    _each(ids, "inbox", "retry", "{id} is taken up again, as message {answer[id]}", as_json)
 
 
 @inbox.command(name="drop")
 @_IDS
 @_YES
+@_JSON
 @home_option
-def drop_inbox(ids: tuple[int, ...], yes: bool) -> None:
+def drop_inbox(ids: tuple[int, ...], yes: bool, as_json: bool) -> None:
     """Leave messages unanswered.
 
     Who sent one that still waits is told so, in one sentence. One that was set aside is listed no
     longer; it stays in its session.
     """
     sure(f"Leave {len(ids)} messages unanswered?", yes=yes)
-    for one, _ in _each(ids, "POST", "/v1/inbox/{id}/drop"):
-        put_lines(f"{one} is dropped")
+    _each(ids, "inbox", "drop", "{id} is dropped", as_json)
 
 
 @click.group()
@@ -97,26 +97,26 @@ def list_outbox(limit: int, as_json: bool) -> None:
 
 @outbox.command(name="retry")
 @_IDS
+@_JSON
 @home_option
-def retry_outbox(ids: tuple[int, ...]) -> None:
+def retry_outbox(ids: tuple[int, ...], as_json: bool) -> None:
     """Have texts that were given up delivered after all.
 
     They go on with the first part that is not known to have arrived; one whose outcome is unknown
     is marked as a possible repeat.
     """
-    for one, answer in _each(ids, "POST", "/v1/outbox/{id}/retry"):
-        put_lines(f"{one} is to be delivered again, by {answer.get('channel')}")
+    _each(ids, "outbox", "retry", "{id} is to be delivered again, by {answer[channel]}", as_json)
 
 
 @outbox.command(name="drop")
 @_IDS
 @_YES
+@_JSON
 @home_option
-def drop_outbox(ids: tuple[int, ...], yes: bool) -> None:
+def drop_outbox(ids: tuple[int, ...], yes: bool, as_json: bool) -> None:
     """Deliver texts no more; they stay readable in their sessions."""
     sure(f"Deliver {len(ids)} texts no more?", yes=yes)
-    for one, _ in _each(ids, "POST", "/v1/outbox/{id}/drop"):
-        put_lines(f"{one} is dropped")
+    _each(ids, "outbox", "drop", "{id} is dropped", as_json)
 
 
 def _list(path: str, key: str, limit: int) -> list[Payload]:
@@ -129,15 +129,15 @@ def _list(path: str, key: str, limit: int) -> list[Payload]:
     return run_async(read)
 
 
-def _each(ids: tuple[int, ...], method: str, path: str) -> list[tuple[int, Payload]]:
-    """Do something with each; those for which it could be done. Raises `Failure`, after what could
-    be done was, if it could not be for all."""
+def _each(ids: tuple[int, ...], queue: str, action: str, line: str, as_json: bool) -> None:
+    """Do something with each, and tell for which it was done: a `line` for each, or JSON. Raises
+    `Failure` then if it could not be done for all."""
     home = current_home()
     refused: list[str] = []
 
     async def act(client: Client, one: int) -> Payload | None:
         try:
-            return await client.act(method, path.format(id=one), {})
+            return await client.act("POST", f"/v1/{queue}/{one}/{action}", {})
         except Failure as error:
             if len(ids) == 1:
                 raise
@@ -150,8 +150,9 @@ def _each(ids: tuple[int, ...], method: str, path: str) -> list[tuple[int, Paylo
         return [(one, answer) for one, answer in done if answer is not None]
 
     done = run_async(act_all)
+    if as_json:
+        put(orjson.dumps([answer for _, answer in done]).decode())
+    else:
+        put_lines(*(line.format(id=one, answer=answer) for one, answer in done))
     if refused:
-        for one, _ in done:
-            put_lines(f"{one} is done")
         raise Failure("; ".join(refused))
-    return done

@@ -10,7 +10,16 @@ import orjson
 
 from teaagentd.cli.client import Payload
 from teaagentd.cli.console import put, say
-from teaagentd.cli.desk import desk, first_words, items, pages, put_lines, session_path, sure
+from teaagentd.cli.desk import (
+    desk,
+    first_words,
+    items,
+    pages,
+    put_lines,
+    say_what_is_left,
+    session_path,
+    sure,
+)
 from teaagentd.cli.exits import Failure
 from teaagentd.cli.options import current_home, home_option, run_async, session_key
 from teaagentd.cli.transcripts import as_json_lines, as_markdown, write_new
@@ -166,8 +175,9 @@ def export(key: SessionKey, form: Format, output: Path | None) -> None:
 @sessions.command()
 @_KEY
 @_YES
+@click.option("--json", "as_json", is_flag=True, help="Print what went as JSON.")
 @home_option
-def delete(key: SessionKey, yes: bool) -> None:
+def delete(key: SessionKey, yes: bool, as_json: bool) -> None:
     """Delete a conversation: every word of it, also in the file.
 
     That it took place, and what it cost, stays countable. A message that is sent again is not taken
@@ -184,7 +194,12 @@ def delete(key: SessionKey, yes: bool) -> None:
             return await client.act("DELETE", session_path(key))
 
     sure(f"Delete {key}: {told(run_async(count))}?", yes=yes)
-    put_lines(f"{key} is deleted: {told(run_async(remove))}.")
+    removed = run_async(remove)
+    if as_json:
+        put(orjson.dumps(removed).decode())
+    else:
+        put_lines(f"{key} is deleted: {told(removed)}.")
+    say_what_is_left(home)
 
 
 def told(removed: Payload) -> str:

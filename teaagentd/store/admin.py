@@ -27,8 +27,8 @@ from teaagentd.store.database import Database
 from teaagentd.store.erasure import Target
 from teaagentd.store.opening import RESCUED
 from teaagentd.store.recent import RecentHistories
-from teaagentd.store.values import Found, InboxEntry, OutboxEntry, Removed
-from teaagentd.types import Alert, AlertKind, LLMMessage, OutboundMessage, SessionKey
+from teaagentd.store.values import Found, InboxEntry, OutboxEntry, Page, Removed
+from teaagentd.types import Alert, AlertKind, OutboundMessage, SessionKey
 
 log = structlog.get_logger()
 
@@ -83,24 +83,26 @@ class StoreAdmin:
         )
 
     async def transcript(
-        self, key: SessionKey, *, after: int, limit: int = 100
-    ) -> Sequence[LLMMessage]:
-        """The messages of a session from its beginning, or after the one with id `after`, without
-        notes."""
+        self,
+        key: SessionKey,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> Page | None:
+        """The last messages of a session before the one with id `before`, or the first ones after
+        that with id `after` (0: from its beginning), of every generation, without notes; None for
+        a session that there is not."""
 
-        def read(connection: sqlite3.Connection) -> Sequence[LLMMessage]:
+        def read(connection: sqlite3.Connection) -> Page | None:
             session = sessions.find(connection, key)
             if session is None:
-                return ()
-            return transcripts.page_after(connection, session, limit=limit, after=after)
+                return None
+            if after is not None:
+                return transcripts.page_after(connection, session, limit=limit, after=after)
+            return transcripts.page(connection, session, limit=limit, before=before)
 
         return await self._database.read(read)
-
-    async def knows(self, key: SessionKey) -> bool:
-        """Whether there is such a session."""
-        return await self._database.read(
-            lambda connection: sessions.find(connection, key) is not None
-        )
 
     # -- writes -------------------------------------------------------------------------
 

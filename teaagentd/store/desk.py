@@ -10,15 +10,19 @@ from teaagentd.store.outbox import DROPPED
 from teaagentd.store.values import Found, InboxEntry, OutboxEntry
 from teaagentd.types import Address, SessionKey
 
-_INBOX = """
-    SELECT i.id, s.key, i.state, i.channel, i.chat_id, i.sender_id, i.accepted_at, i.content
+EXCERPT = 1000
+"""Characters of a text in a list of queue entries."""
+_INBOX = f"""
+    SELECT i.id, s.key, i.state, i.channel, i.chat_id, i.sender_id, i.accepted_at,
+        substr(i.content, 1, {EXCERPT}), length(i.content)
     FROM inbox i JOIN sessions s ON s.id = i.session
     WHERE i.state = ? AND i.id < ? ORDER BY i.id DESC LIMIT ?
 """
-_OUTBOX = """
+_OUTBOX = f"""
     SELECT o.id, s.key, o.state, o.reason, o.channel, o.chat_id, o.created_at,
         (SELECT count(*) FROM parts p WHERE p.outbox = o.id),
-        (SELECT count(*) FROM parts p WHERE p.outbox = o.id AND p.state = 'sent'), o.content
+        (SELECT count(*) FROM parts p WHERE p.outbox = o.id AND p.state = 'sent'),
+        substr(o.content, 1, {EXCERPT}), length(o.content)
     FROM outbox o JOIN sessions s ON s.id = o.session
     WHERE o.state = ? AND (o.reason IS NULL OR o.reason <> ?) AND o.id < ?
     ORDER BY o.id DESC LIMIT ?
@@ -30,13 +34,15 @@ _STRETCH = """
 """
 STRETCH = 20_000
 """Messages that one look reads, so that none takes long."""
+STRETCH_CHARACTERS = 20_000_000
+"""The same, of their texts."""
 
 
 def inbox_entries(
     connection: sqlite3.Connection, *, limit: int, before: int
 ) -> tuple[InboxEntry, ...]:
     """What waits and what was set aside, the newest first, with ids below `before`."""
-    rows: list[tuple[int, str, str, str, str, str | None, int, str]] = []
+    rows: list[tuple[int, str, str, str, str, str | None, int, str, int]] = []
     for state in ("pending", "dead"):
         rows += connection.execute(_INBOX, (state, before, limit)).fetchall()
     return tuple(
@@ -48,6 +54,7 @@ def inbox_entries(
             sender_id=row[5],
             accepted_at=row[6],
             content=row[7],
+            characters=row[8],
         )
         for row in sorted(rows, reverse=True)[:limit]
     )
@@ -58,7 +65,7 @@ def outbox_entries(
 ) -> tuple[OutboxEntry, ...]:
     """What waits for its channel and what was given up, the newest first, with ids below
     `before`."""
-    rows: list[tuple[int, str, str, str | None, str, str, int, int, int, str]] = []
+    rows: list[tuple[int, str, str, str | None, str, str, int, int, int, str, int]] = []
     for state in ("pending", "dead"):
         rows += connection.execute(_OUTBOX, (state, DROPPED, before, limit)).fetchall()
     return tuple(
@@ -72,6 +79,7 @@ def outbox_entries(
             parts=row[7],
             sent=row[8],
             content=row[9],
+            characters=row[10],
         )
         for row in sorted(rows, key=lambda row: row[0], reverse=True)[:limit]
     )
@@ -81,17 +89,29 @@ def search(
     connection: sqlite3.Connection, text: str, *, limit: int, before: int | None
 ) -> tuple[Sequence[Found], int | None]:
     """Messages that hold `text`, letters alike in both cases, the newest first, with ids below
-    `before`; and where to go on, None at the end. One look reads `STRETCH` messages at most."""
-    wanted = text.casefold()
+    `before`; and where to go on, None at the end. What one look reads and gives is bounded."""
     (newest,) = connection.execute(_NEWEST).fetchone()
     last = newest if before is None else min(before - 1, newest)
+    try:
+        return _look(connection, text.casefold(), limit, last)
+    except sqlite3.OperationalError:
+        with transcripts.broken_text_read(connection):
+            return _look(connection, text.casefold(), limit, last)
+
+
+def _look(
+    connection: sqlite3.Connection, wanted: str, limit: int, last: int
+) -> tuple[Sequence[Found], int | None]:
     first = max(last - STRETCH, 0)
     found: list[Found] = []
+    read = given = 0
     for row_id, key, created_at, content in connection.execute(_STRETCH, (last, first)):
-        if wanted not in content.casefold():
-            continue
-        message = transcripts.by_id(connection, row_id)
-        found.append(Found(key=SessionKey.parse(key), message=message, created_at=created_at))
-        if len(found) == limit:
+        read += len(content)
+        if wanted in content.casefold():
+            message = transcripts.by_id(connection, row_id)
+            found.append(Found(key=SessionKey.parse(key), message=message, created_at=created_at))
+            given += len(content)
+        full = len(found) == limit or given >= transcripts.PAGE_CHARACTERS
+        if full or read >= STRETCH_CHARACTERS:
             return found, row_id
     return found, first + 1 if first else None

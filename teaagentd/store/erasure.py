@@ -69,17 +69,21 @@ _INBOX = "DELETE FROM inbox WHERE id IN (SELECT id FROM temp.gone_rows)"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """Whose traces go: those of a `sender` (on one `channel`, or all), or of one chat."""
+    """Whose traces go: those of a `sender` (on one `channel`, or all), of one chat, or all of one
+    session."""
 
     sender: str | None = None
     channel: str | None = None
     chat: Address | None = None
+    session: SessionKey | None = None
 
 
 def erase(connection: sqlite3.Connection, target: Target, *, only_count: bool, now: int) -> Removed:
     """A session that is the target's alone is deleted. In one that others share go the target's
     messages, all that was said in the turns that took them in but the words of the others, and
     the summaries. Raises `StoreError` if nothing is known, or if a turn is at work there."""
+    if target.session is not None:
+        return removal.delete_session(connection, target.session, only_count=only_count, now=now)
     chat = target.chat
     match = _MATCH["sender" if chat is None else "chat"]
     where: dict[str, str | int | None] = {

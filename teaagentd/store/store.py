@@ -474,7 +474,8 @@ class Store:
             session = sessions.find(connection, key)
             if session is None:
                 return ()
-            return transcripts.page(connection, session, limit=limit, before=before)
+            found = transcripts.page(connection, session, limit=limit, before=before)
+            return found.messages
 
         return await self._read(read)
 

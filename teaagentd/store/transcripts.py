@@ -8,7 +8,8 @@ message of the live history, at that one's place.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -19,6 +20,7 @@ from teaagentd.store.codec import dump_attachments, dump_calls, load_attachments
 from teaagentd.store.recent import KnownHistory
 from teaagentd.store.sessions import SessionRow
 from teaagentd.store.turns import TurnRow
+from teaagentd.store.values import Page
 from teaagentd.transcript import clean_text
 from teaagentd.types import InboxRow, LLMMessage, Role
 
@@ -56,24 +58,31 @@ _KNOWN = """
     )
     FROM messages m JOIN turns t ON t.number = m.turn WHERE m.id = :id AND m.session = :session
 """
+# The message that a page begins at may have been deleted since: then at what is left beside it.
 _PAGE = f"""
-    SELECT * FROM (
-        SELECT {_COLUMNS} FROM messages WHERE session = :session AND position >= 0
-            AND (place, position) < (
-                coalesce((SELECT place FROM messages WHERE id = :before), :end),
-                coalesce((SELECT position FROM messages WHERE id = :before), 0)
-            )
-        ORDER BY place DESC, position DESC LIMIT :limit
-    ) ORDER BY place, position
+    SELECT {_COLUMNS} FROM messages WHERE session = :session AND position >= 0
+        AND (place, position) < (
+            iif(:before IS NULL, :end, coalesce(
+                (SELECT place FROM messages WHERE id = :before AND session = :session),
+                (SELECT max(place) + 1 FROM messages WHERE session = :session AND id < :before)
+            )),
+            coalesce((SELECT position FROM messages WHERE id = :before AND session = :session), 0)
+        )
+    ORDER BY place DESC, position DESC LIMIT :limit
 """
 _PAGE_AFTER = f"""
     SELECT {_COLUMNS} FROM messages WHERE session = :session AND position >= 0
         AND (place, position) > (
-            coalesce((SELECT place FROM messages WHERE id = :after), -1),
-            coalesce((SELECT position FROM messages WHERE id = :after), -1)
+            iif(:after = 0, -1, coalesce(
+                (SELECT place FROM messages WHERE id = :after AND session = :session),
+                (SELECT min(place) FROM messages WHERE session = :session AND id > :after)
+            )),
+            coalesce((SELECT position FROM messages WHERE id = :after AND session = :session), -1)
         )
     ORDER BY place, position LIMIT :limit
 """
+PAGE_CHARACTERS = 2_000_000
+"""With so many, a page is full."""
 _BY_ID = f"SELECT {_COLUMNS} FROM messages WHERE id = ?"
 _NOTES = """
     SELECT note FROM messages
@@ -207,34 +216,58 @@ def _from_place(
         (text,) = connection.execute(_HISTORY_AT_ONCE, where).fetchone()
         rows: Iterable[_Values] = orjson.loads(text)
     except (sqlite3.OperationalError, ValueError):
-        rows = _undecoded(connection, _HISTORY, where)
+        with broken_text_read(connection):
+            rows = connection.execute(_HISTORY, where).fetchall()
     return tuple(_message(row) for row in rows)
 
 
 def page(
     connection: sqlite3.Connection, session: SessionRow, *, limit: int, before: int | None
-) -> tuple[LLMMessage, ...]:
+) -> Page:
     """The last `limit` messages before the one with id `before`, of every generation, in order
-    and without notes."""
+    and without notes; fewer of them where they are long."""
     where = {"session": session.id, "before": before, "limit": limit, "end": _END}
-    try:
-        rows = connection.execute(_PAGE, where).fetchall()
-    except sqlite3.OperationalError:
-        rows = _undecoded(connection, _PAGE, where)
-    return tuple(replace(_message(row), note=None) for row in rows)
+    found = _page(connection, _PAGE, where, limit)
+    return replace(found, messages=found.messages[::-1])
 
 
 def page_after(
     connection: sqlite3.Connection, session: SessionRow, *, limit: int, after: int
-) -> tuple[LLMMessage, ...]:
+) -> Page:
     """The first `limit` messages after the one with id `after` (0: from the first one), as `page`
     gives them."""
     where: dict[str, int | None] = {"session": session.id, "after": after, "limit": limit}
+    return _page(connection, _PAGE_AFTER, where, limit)
+
+
+def _page(
+    connection: sqlite3.Connection, sql: str, where: dict[str, int | None], limit: int
+) -> Page:
     try:
-        rows = connection.execute(_PAGE_AFTER, where).fetchall()
+        rows = _within_bounds(connection.execute(sql, where))
     except sqlite3.OperationalError:
-        rows = _undecoded(connection, _PAGE_AFTER, where)
-    return tuple(replace(_message(row), note=None) for row in rows)
+        with broken_text_read(connection):
+            rows = _within_bounds(connection.execute(sql, where))
+    more = len(rows) == limit or sum(map(_size, rows)) >= PAGE_CHARACTERS
+    messages = tuple(replace(_message(row), note=None) for row in rows)
+    return Page(messages=messages, more=more)
+
+
+def _within_bounds(rows: Iterable[_Values]) -> list[_Values]:
+    """The first of `rows`, up to the one with which a page is full."""
+    taken: list[_Values] = []
+    size = 0
+    for row in rows:
+        taken.append(row)
+        size += _size(row)
+        if size >= PAGE_CHARACTERS:
+            break
+    return taken
+
+
+def _size(row: _Values) -> int:
+    """Characters of the texts of a message."""
+    return sum(len(value) for value in row if isinstance(value, str))
 
 
 def by_id(connection: sqlite3.Connection, message: int) -> LLMMessage:
@@ -310,14 +343,13 @@ def _add(
     return replace(message, id=cursor.lastrowid)
 
 
-def _undecoded(
-    connection: sqlite3.Connection, sql: str, where: Sequence[int] | dict[str, int | None]
-) -> list[_Values]:
-    """The rows of `sql` where some text is no UTF-8: its bad bytes become U+FFFD."""
+@contextmanager
+def broken_text_read(connection: sqlite3.Connection) -> Iterator[None]:
+    """Within, text that is no UTF-8 is read, too: its bad bytes become U+FFFD."""
     factory: Callable[[bytes], str] = connection.text_factory
     connection.text_factory = lambda data: data.decode("utf-8", "replace")
     try:
-        return connection.execute(sql, where).fetchall()
+        yield
     finally:
         connection.text_factory = factory
 

@@ -223,6 +223,15 @@ class TurnRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """Some messages of a transcript, in order."""
+
+    messages: tuple[LLMMessage, ...] = ()
+    more: bool = False
+    """Whether there may be others beyond it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InboxEntry:
     """An accepted message that waits, or was set aside, as an operator sees it."""
 
@@ -233,6 +242,9 @@ class InboxEntry:
     sender_id: str | None
     accepted_at: int
     content: str
+    """Its beginning."""
+    characters: int
+    """Of the whole text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,6 +262,9 @@ class OutboxEntry:
     sent: int
     """How many of the parts were."""
     content: str
+    """Its beginning."""
+    characters: int
+    """Of the whole text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -94,8 +94,8 @@ class Desk:
         )
 
     async def erase(self, request: Request) -> Response:
-        """Erase what is known of one `sender` (on one `channel` or all), or of one chat; with
-        `only_count` say what that would be."""
+        """Erase what is known of one `sender` (on one `channel` or all), of one chat or of one
+        session; with `only_count` say what that would be."""
         values = reading.parse_object(await reading.read_body(request))
         if unknown := values.keys() - _ERASE_FIELDS:
             raise invalid(min(unknown), "there is no such field")
@@ -121,11 +121,16 @@ def _target(values: reading.Values) -> Target:
     sender = reading.identifier(values, "sender")
     channel = reading.identifier(values, "channel")
     chat_id = reading.identifier(values, "chat_id")
+    session = reading.text(values, "session_key")
+    if session is not None:
+        if sender is not None or channel is not None or chat_id is not None:
+            raise invalid("session_key", "stands alone")
+        return Target(session=reading.session_key(session))
     if sender is not None and chat_id is None:
         return Target(sender=sender, channel=channel)
     if sender is None and chat_id is not None and channel is not None:
         return Target(chat=Address(channel=channel, chat_id=chat_id))
-    raise invalid("sender", "name either a sender, or a channel and a chat_id")
+    raise invalid("sender", "name a sender, or a channel and a chat_id, or a session_key")
 
 
 async def _possible(call: Awaitable[T]) -> T:

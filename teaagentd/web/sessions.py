@@ -43,20 +43,19 @@ class Sessions:
         assert key is not None
         limit = reading.page_size(request)
         forward = "after" in request.query_params
-        if forward:
-            after = reading.integer(request, "after", 0)
-            found = tuple(await self._store.admin.transcript(key, after=after, limit=limit))
-        else:
-            before = reading.integer(request, "before", 0) or None
-            found = await self._store.transcript(key, limit=limit, before=before)
-        if not found and not await self._store.admin.knows(key):
+        page = await self._store.admin.transcript(
+            key,
+            limit=limit,
+            before=reading.integer(request, "before", 0) or None,
+            after=reading.integer(request, "after", 0) if forward else None,
+        )
+        if page is None:
             raise Problem(404, f"there is no session {key}")
-        full = len(found) == limit
         return JSONAnswer(
             {
                 "session_key": str(key),
-                "messages": [views.message(message) for message in found],
-                "next": found[-1 if forward else 0].id if full else None,
+                "messages": [views.message(message) for message in page.messages],
+                "next": page.messages[-1 if forward else 0].id if page.more else None,
             }
         )
 

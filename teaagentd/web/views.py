@@ -128,6 +128,7 @@ def inbox_entry(entry: InboxEntry) -> View:
         "sender_id": entry.sender_id,
         "accepted_at": moment(entry.accepted_at),
         "content": entry.content,
+        "characters": entry.characters,
     }
 
 
@@ -143,6 +144,7 @@ def outbox_entry(entry: OutboxEntry) -> View:
         "parts": entry.parts,
         "sent": entry.sent,
         "content": entry.content,
+        "characters": entry.characters,
     }
 
 

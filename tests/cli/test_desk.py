@@ -48,6 +48,7 @@ def lived(
         daemon.ask("anna", f"hello, {SECRET}")
         daemon.ask("anna", "one\u2028two\u0085three")
         daemon.ask(HOSTILE, "who am I?")
+        daemon.ask("dora", SECRET)
         daemon.post("bob", "[[say:REFUSE this]]", channel="filebox", sender_id="bob")
         until("it is refused", lambda: daemon.status()["dead_letters"] == 1)
         daemon.post("carl", "hang here")
@@ -81,11 +82,12 @@ def test_queues_are_listed_and_what_is_in_them_retried_and_dropped(
     assert (letter["state"], letter["sent"]) == ("dead", 0)
     assert "chat not found" in run("outbox", "list").out
     done = run("outbox", "retry", str(letter["id"]), "9999")
-    assert done.code == 1
-    assert "9999: there is no text 9999" in done.err
+    assert (done.code, done.out) == (1, f"{letter['id']} is to be delivered again, by filebox\n")
+    assert done.err == "teaagentd: 9999: there is no text 9999\n"
     if daemon.alive:
         until("it is refused again", lambda: daemon.status()["dead_letters"] == 1)
-    assert run("outbox", "drop", str(letter["id"]), "--yes").code == 0
+    done = run("outbox", "drop", str(letter["id"]), "--yes", "--json")
+    assert (done.code, json.loads(done.out)) == (0, [{"id": letter["id"]}])
     assert run("outbox", "list").out == "nothing waits, and nothing was given up\n"
     if not daemon.alive:
         daemon.start()
@@ -98,7 +100,7 @@ def test_conversations_are_listed_read_found_and_exported(
 ) -> None:
     _, run = lived
     keys = [one["session_key"] for one in json.loads(run("sessions", "list", "--json").out)]
-    assert keys == ["api:carl", "filebox:bob", f"api:{HOSTILE}", "api:anna"]
+    assert keys == ["api:carl", "filebox:bob", "api:dora", f"api:{HOSTILE}", "api:anna"]
     assert len(run("sessions", "list", "--limit", "2").out.splitlines()) == 2
     shown = json.loads(run("sessions", "show", "anna", "--json", "--limit", "2").out)
     assert [one["role"] for one in shown] == ["user", "assistant"]
@@ -109,7 +111,8 @@ def test_conversations_are_listed_read_found_and_exported(
     assert "who am I?" in run("sessions", "show", f"api:{HOSTILE}").out
     found = run("sessions", "search", SECRET.upper())
     assert found.code == 0
-    assert found.out.count("api:anna") == len(found.out.splitlines()) >= 1
+    assert found.out.count("api:anna") + found.out.count("api:dora") == 4
+    assert len(found.out.splitlines()) == 4
     assert run("sessions", "search", "never said").code == 1
     lines = run("sessions", "export", "anna", "--format", "json").out.split("\n")[:-1]
     assert [json.loads(line)["role"] for line in lines] == ["user", "assistant"] * 2
@@ -125,7 +128,7 @@ def test_everything_is_exported(lived: tuple[DaemonProcess, Run], home: Path) ->
     _, run = lived
     folder = home.parent / "out"
     done = run("export", "--all", str(folder))
-    assert (done.code, done.out) == (0, f"4 conversations are in {folder}.\n"), done.err
+    assert (done.code, done.out) == (0, f"5 conversations are in {folder}.\n"), done.err
     assert run("export", "--all", str(folder)).code == 1
     index = [json.loads(line) for line in (folder / "index.jsonl").read_bytes().splitlines()]
     assert {one["session_key"] for one in index} == {
@@ -133,6 +136,7 @@ def test_everything_is_exported(lived: tuple[DaemonProcess, Run], home: Path) ->
         "filebox:bob",
         f"api:{HOSTILE}",
         "api:anna",
+        "api:dora",
     }
     for one in index:
         lines = (folder / f"{one['file']}.jsonl").read_bytes().split(b"\n")[:-1]
@@ -157,7 +161,14 @@ def test_what_is_deleted_is_gone_from_the_file(
     assert "1 conversations (1 of them whole)" in done.out
     assert run("erase", "--sender", "bob", "--yes").code == 1
     assert run("erase").code == 2
-    assert run("erase", "--chat", f"api:{HOSTILE}", "--yes").code == 0
+    assert run("erase", "--sender", "bob", "--session", "anna").code == 2
+    assert run("erase", "--session", "nobody", "--yes").code == 1
+    assert run("erase", "--session", "dora", "--yes").code == 0
+    copy = home / "state.db.before-1-to-2"
+    copy.touch()
+    done = run("erase", "--chat", f"api:{HOSTILE}", "--yes", "--json")
+    assert (done.code, json.loads(done.out)["session_keys"]) == (0, [f"api:{HOSTILE}"])
+    assert str(copy) in done.err
     assert [one["session_key"] for one in json.loads(run("sessions", "list", "--json").out)] == [
         "api:carl"
     ]

@@ -130,6 +130,63 @@ async def test_a_search_goes_on_stretch_by_stretch(
     assert seen == sorted(seen, key=lambda row: -(row or 0))
 
 
+async def test_pages_are_bounded_by_what_they_hold(store: Store) -> None:
+    """Read from either end, or looked for: nothing is missing, nothing comes twice."""
+    for number in range(5):
+        await answered(store, GROUP, f"{number}" + "x" * 999_999)
+    whole = await store.transcript(GROUP, limit=1)
+    while (page := await store.admin.transcript(GROUP, before=whole[0].id)) is not None and (
+        page.messages
+    ):
+        assert len(page.messages) <= 3
+        whole = (*page.messages, *whole)
+    assert len(whole) == 5 * 4
+    forward = []
+    after: int | None = 0
+    while after is not None:
+        page = await store.admin.transcript(GROUP, limit=3, after=after)
+        assert page is not None
+        forward += page.messages
+        after = page.messages[-1].id if page.more else None
+    assert tuple(forward) == whole
+    seen: list[int | None] = []
+    before = None
+    while True:
+        found, before = await store.admin.search("xxx", before=before)
+        assert len(found) <= 2
+        seen += [one.message.id for one in found]
+        if before is None:
+            break
+    assert seen == sorted((one.id for one in whole if "xxx" in one.content), reverse=True)
+
+
+async def test_reading_goes_on_where_the_place_it_had_come_to_is_gone(store: Store) -> None:
+    for number, by in enumerate(("anna", EVE, "anna")):
+        await answered(store, GROUP, f"{number}", by=by)
+    eves = (await store.transcript(GROUP))[5]
+    await store.admin.erase(Target(sender=EVE))
+    before = await store.admin.transcript(GROUP, before=eves.id)
+    after = await store.admin.transcript(GROUP, after=eves.id)
+    assert before is not None
+    assert after is not None
+    assert [page.messages[0].content for page in (before, after)] == ["0", "2"]
+    assert (*before.messages, *after.messages) == await store.transcript(GROUP)
+
+
+async def test_a_queue_is_listed_with_the_beginnings_of_its_texts(store: Store) -> None:
+    await store.accept(said("y" * (1 << 20)))
+    [entry] = await store.admin.inbox()
+    assert (entry.content, entry.characters) == ("y" * desk.EXCERPT, 1 << 20)
+
+
+async def test_what_is_no_text_any_more_hinders_no_search(store: Store, path: Path) -> None:
+    await answered(store, GROUP, "needle")
+    with database(path) as other:
+        other.execute("UPDATE messages SET content = CAST(x'ff41' AS TEXT) WHERE role = 'tool'")
+    assert len((await store.admin.search("needle"))[0]) == 3
+    assert (await store.admin.search("\ufffda"))[0][0].message.role == "tool"
+
+
 async def test_a_deleted_session_leaves_nothing_but_what_is_counted(
     store: Store, path: Path
 ) -> None:
