@@ -14,7 +14,7 @@ from teaagentd.types import Address, SessionKey
 
 ERASED = "[erased]"
 _MATCH = {
-    "sender": "i.sender_id = :sender AND (:channel IS NULL OR i.channel = :channel)",
+    "sender": "i.sender_id IS :sender AND (:channel IS NULL OR i.channel = :channel)",
     "chat": "i.channel = :channel AND i.chat_id = :chat",
 }
 _SESSIONS = """
@@ -27,9 +27,7 @@ _EXTERNAL = """
     SELECT i.channel, i.chat_id, i.external_id FROM inbox i
     WHERE i.session = :session AND i.external_id IS NOT NULL AND {match}
 """
-_WAITING = (
-    "SELECT count(*) FROM inbox i WHERE i.session = :session AND i.state = 'pending' AND {match}"
-)
+_WAITING = "SELECT i.id FROM inbox i WHERE i.session = :session AND i.state = 'pending' AND {match}"
 # What follows works on two temporary tables: the rows, and the turns that took them in.
 _PREPARE = (
     "DROP TABLE IF EXISTS temp.gone_rows",
