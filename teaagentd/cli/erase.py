@@ -10,6 +10,7 @@ from teaagentd.cli.console import put
 from teaagentd.cli.desk import desk, put_lines, say_what_is_left, sure
 from teaagentd.cli.options import current_home, home_option, run_async, session_key
 from teaagentd.cli.sessions import told
+from teaagentd.transcript import clean_text
 from teaagentd.types import SessionKey
 
 
@@ -44,9 +45,9 @@ def erase(
         )
     body: dict[str, object] = {}
     if sender is not None:
-        body["sender"] = sender
+        body["sender"] = clean_text(sender)
         if channel is not None:
-            body["channel"] = channel
+            body["channel"] = clean_text(channel)
     elif chat is not None:
         body |= {"channel": chat.channel, "chat_id": chat.chat_id}
     else:

@@ -63,7 +63,7 @@ def export(everything: bool, folder: Path, as_json: bool) -> None:
 
 async def _write_all(client: Client, folder: Path) -> int:
     index: list[dict[str, object]] = []
-    async for entry in pages(client, "/v1/sessions", "sessions", limit="500"):
+    async for entry in pages(client, "/v1/sessions", "sessions", after="0", limit="500"):
         key = str(entry.get("session_key"))
         name = file_name(key)
         counts = [

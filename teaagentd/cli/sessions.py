@@ -23,6 +23,7 @@ from teaagentd.cli.desk import (
 from teaagentd.cli.exits import Failure
 from teaagentd.cli.options import current_home, home_option, run_async, session_key
 from teaagentd.cli.transcripts import as_json_lines, as_markdown, write_new
+from teaagentd.transcript import clean_text
 from teaagentd.types import SessionKey
 
 Format = Literal["markdown", "json"]
@@ -115,7 +116,9 @@ def search(text: str, limit: int, as_json: bool) -> None:
         found: list[Payload] = []
         async with desk(home) as client:
             size = str(min(limit, 1000))
-            async for entry in pages(client, "/v1/search", "messages", q=text, limit=size):
+            async for entry in pages(
+                client, "/v1/search", "messages", q=clean_text(text), limit=size
+            ):
                 found.append(entry)
                 if len(found) == limit:
                     break

@@ -27,7 +27,7 @@ from teaagentd.store.database import Database
 from teaagentd.store.erasure import Target
 from teaagentd.store.opening import RESCUED
 from teaagentd.store.recent import RecentHistories
-from teaagentd.store.values import Found, InboxEntry, OutboxEntry, Page, Removed
+from teaagentd.store.values import Found, InboxEntry, OutboxEntry, Page, Removed, SessionRecord
 from teaagentd.types import Alert, AlertKind, OutboundMessage, SessionKey
 
 log = structlog.get_logger()
@@ -80,6 +80,13 @@ class StoreAdmin:
         still not be at the end."""
         return await self._database.read(
             lambda connection: desk.search(connection, text, limit=limit, before=before)
+        )
+
+    async def sessions_as_made(self, *, after: int, limit: int = 100) -> Sequence[SessionRecord]:
+        """Sessions with numbers above `after`, in the order they were made in, whatever is said
+        meanwhile."""
+        return await self._database.read(
+            lambda connection: sessions.records(connection, limit=limit, before=None, after=after)
         )
 
     async def transcript(

@@ -55,6 +55,8 @@ _EMPTY_SESSION = (
     "DELETE FROM outbox WHERE session = ?",
     "UPDATE turns SET deliver_channel = NULL, deliver_chat = NULL WHERE session = ?",
 )
+# The owner is told of some causes with the key of the session.
+_ALERTS = "DELETE FROM alerts WHERE subject = :key OR instr(text, :key) > 0"
 # No key of a session is without a colon, so none can be this one.
 _HUSK = "UPDATE sessions SET key = ?, listed = 0 WHERE id = ?"
 
@@ -140,6 +142,7 @@ def delete(connection: sqlite3.Connection, session: int, *, only_count: bool, no
         with ids_kept(connection):
             for statement in _EMPTY_SESSION:
                 connection.execute(statement, (session,))
+        connection.execute(_ALERTS, {"key": sessions.key_text(key)})
         connection.execute(_HUSK, (f"deleted {session}", session))
     return Removed(
         sessions=1,

@@ -21,21 +21,25 @@ _RENEW = """
 _BEGIN_AT = "UPDATE sessions SET live_from = ? WHERE id = ?"
 # The page is chosen first: what is counted is counted for its sessions alone.
 _RECORDS = """
-    SELECT s.key, s.generation, s.created_at, s.active_at,
+    SELECT s.id, s.key, s.generation, s.created_at, s.active_at,
         (SELECT count(*) FROM messages m WHERE m.session = s.id AND m.place >= s.live_from
             AND m.position >= 0),
         (SELECT count(*) FROM inbox i WHERE i.session = s.id AND i.state = 'pending'),
         (SELECT t.id FROM turns t WHERE t.session = s.id AND t.state = 'running')
-    FROM ({page} ORDER BY active_at DESC, id DESC LIMIT :limit) s
-    ORDER BY s.active_at DESC, s.id DESC
+    FROM ({page} ORDER BY {order} LIMIT :limit) s ORDER BY {order}
 """
-_NEWEST = _RECORDS.format(page="SELECT * FROM sessions WHERE listed = 1")
+_LATEST_FIRST = "active_at DESC, id DESC"
+_NEWEST = _RECORDS.format(page="SELECT * FROM sessions WHERE listed = 1", order=_LATEST_FIRST)
+_AS_MADE = _RECORDS.format(
+    page="SELECT * FROM sessions WHERE listed = 1 AND id > :after", order="id"
+)
 _OLDER = _RECORDS.format(
+    order=_LATEST_FIRST,
     page="""
         SELECT * FROM sessions WHERE listed = 1 AND (active_at, id) < (
             SELECT active_at, id FROM sessions WHERE key = :before
         )
-    """
+    """,
 )
 
 
@@ -91,15 +95,23 @@ def touch(connection: sqlite3.Connection, session: int, now: int) -> None:
 
 
 def records(
-    connection: sqlite3.Connection, *, limit: int, before: SessionKey | None
+    connection: sqlite3.Connection,
+    *,
+    limit: int,
+    before: SessionKey | None,
+    after: int | None = None,
 ) -> tuple[SessionRecord, ...]:
-    """Listed sessions, the latest active first; `before` is the last one of an earlier page."""
-    if before is None:
+    """Listed sessions, the latest active first; `before` is the last one of an earlier page. With
+    `after` those with higher numbers, in the order they were made in, which does not change."""
+    if after is not None:
+        rows = connection.execute(_AS_MADE, {"limit": limit, "after": after})
+    elif before is None:
         rows = connection.execute(_NEWEST, {"limit": limit})
     else:
         rows = connection.execute(_OLDER, {"limit": limit, "before": key_text(before)})
     return tuple(
         SessionRecord(
+            number=number,
             key=SessionKey.parse(key),
             generation=generation,
             created_at=created_at,
@@ -108,5 +120,5 @@ def records(
             pending=pending,
             running_turn_id=turn_id,
         )
-        for key, generation, created_at, active_at, messages, pending, turn_id in rows
+        for number, key, generation, created_at, active_at, messages, pending, turn_id in rows
     )

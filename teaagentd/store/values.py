@@ -192,6 +192,8 @@ class Letter:
 class SessionRecord:
     """One session as a list shows it."""
 
+    number: int
+    """In the order they were made in."""
     key: SessionKey
     generation: int
     created_at: int

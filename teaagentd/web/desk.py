@@ -118,9 +118,9 @@ def _before(request: Request) -> int | None:
 
 
 def _target(values: reading.Values) -> Target:
-    sender = reading.identifier(values, "sender")
-    channel = reading.identifier(values, "channel")
-    chat_id = reading.identifier(values, "chat_id")
+    sender = reading.stored_identifier(values, "sender")
+    channel = reading.stored_identifier(values, "channel")
+    chat_id = reading.stored_identifier(values, "chat_id")
     session = reading.text(values, "session_key")
     if session is not None:
         if sender is not None or channel is not None or chat_id is not None:

@@ -12,6 +12,7 @@ import anyio
 import orjson
 from starlette.requests import ClientDisconnect, Request
 
+from teaagentd.transcript import clean_text
 from teaagentd.types import SessionKey
 from teaagentd.web.problems import Problem, invalid
 
@@ -125,6 +126,12 @@ def identifier(values: Values, field: str) -> str | None:
     if len(value) > MAX_ID_CHARACTERS:
         raise invalid(field, f"must not have more than {MAX_ID_CHARACTERS} characters")
     return value
+
+
+def stored_identifier(values: Values, field: str) -> str | None:
+    """The same as the store holds it: without halves of characters."""
+    value = identifier(values, field)
+    return None if value is None else clean_text(value)
 
 
 def session_key(value: str, field: str = "session_key") -> SessionKey:

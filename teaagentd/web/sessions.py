@@ -21,8 +21,18 @@ class Sessions:
         self._store = daemon.store
 
     async def list(self, request: Request) -> Response:
-        """The latest active first. `next` is the `before` of the following page."""
+        """The latest active first. `next` is the `before` of the following page. With `after`
+        those made after that one, oldest first, `next` being the `after` that follows."""
         limit = reading.page_size(request)
+        if "after" in request.query_params:
+            after = reading.integer(request, "after", 0)
+            made = await self._store.admin.sessions_as_made(after=after, limit=limit)
+            return JSONAnswer(
+                {
+                    "sessions": [views.session(record) for record in made],
+                    "next": made[-1].number if len(made) == limit else None,
+                }
+            )
         before = request.query_params.get("before")
         records = await self._store.sessions(
             limit=limit, before=None if before is None else reading.session_key(before, "before")

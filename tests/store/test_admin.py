@@ -11,7 +11,7 @@ from teaagentd.errors import StoreError
 from teaagentd.store import Store, desk
 from teaagentd.store.erasure import Target
 from teaagentd.store.values import Begun, PendingKey
-from teaagentd.types import Address, Receipt, SessionKey
+from teaagentd.types import Address, Alert, Receipt, SessionKey
 from tests.store.steps import begin, close_or_fold, database, decide, new_turn, result, said
 
 pytestmark = pytest.mark.anyio
@@ -215,6 +215,15 @@ async def test_a_deleted_session_leaves_nothing_but_what_is_counted(
     with database(path) as other:
         assert other.execute("PRAGMA foreign_key_check").fetchall() == []
         assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def test_an_alert_about_a_deleted_session_goes_with_it(store: Store) -> None:
+    await answered(store, GROUP, "hello")
+    for subject in (str(GROUP), "box:other"):
+        alert = Alert(kind="summary", subject=subject, text=f"{subject} is long", raised_at=1)
+        await store.admin.raise_alert(alert, ())
+    await store.admin.delete_session(GROUP)
+    assert [alert.subject for alert in await store.admin.open_alerts()] == ["box:other"]
 
 
 async def test_a_person_is_erased_where_others_took_part(store: Store, path: Path) -> None:
