@@ -112,28 +112,35 @@ def search(text: str, limit: int, as_json: bool) -> None:
     """
     home = current_home()
 
-    async def read() -> list[Payload]:
-        found: list[Payload] = []
+    async def look() -> int:
+        count = 0
         async with desk(home) as client:
             size = str(min(limit, 1000))
             async for entry in pages(
                 client, "/v1/search", "messages", q=clean_text(text), limit=size
             ):
-                found.append(entry)
-                if len(found) == limit:
+                count += 1
+                if as_json:
+                    put(("[" if count == 1 else ",") + orjson.dumps(entry).decode())
+                else:
+                    put_lines(_line(entry, text))
+                if count == limit:
                     break
-        return found
+        return count
 
-    entries = run_async(read)
+    count = run_async(look)
     if as_json:
-        put(orjson.dumps(entries).decode())
-    for entry in () if as_json else entries:
-        message = entry.get("message")
-        content = message.get("content") if isinstance(message, dict) else ""
-        around = _around(str(content), text)
-        put_lines(f"{entry.get('created_at')}  {entry.get('session_key')}  {first_words(around)}")
-    if not entries:
+        put("]" if count else "[]")
+    if not count:
         raise Failure("nothing was found")
+
+
+def _line(entry: Payload, text: str) -> str:
+    """A message that was found, with what stands about the place."""
+    message = entry.get("message")
+    content = str(message.get("content")) if isinstance(message, dict) else ""
+    around = first_words(_around(content, text))
+    return f"{entry.get('created_at')}  {entry.get('session_key')}  {around}"
 
 
 def _around(content: str, text: str) -> str:

@@ -113,7 +113,10 @@ def test_conversations_are_listed_read_found_and_exported(
     assert found.code == 0
     assert found.out.count("api:anna") + found.out.count("api:dora") == 4
     assert len(found.out.splitlines()) == 4
+    found = run("sessions", "search", SECRET, "--json")
+    assert {one["session_key"] for one in json.loads(found.out)} == {"api:anna", "api:dora"}
     assert run("sessions", "search", "never said").code == 1
+    assert json.loads(run("sessions", "search", "never said", "--json").out) == []
     lines = run("sessions", "export", "anna", "--format", "json").out.split("\n")[:-1]
     assert [json.loads(line)["role"] for line in lines] == ["user", "assistant"] * 2
     file = home.parent / "anna.md"
