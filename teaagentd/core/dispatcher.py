@@ -39,8 +39,7 @@ class Dispatcher:
         restarts: RestartLimits | None = None,
         receivers: TaskGroup | None = None,
     ) -> None:
-        """Channels receive in `receivers`, whose owner need not wait for one that will not end;
-        None: in a group of its own, which does."""
+        """`receivers`, where channels receive, has an owner who need not wait for all to end."""
         self._store = store
         self._inbox = inbox
         self._clock = clock
@@ -71,9 +70,8 @@ class Dispatcher:
     # -- the channels that are configured -----------------------------------------------
 
     def use(self, channels: Mapping[str, Channel]) -> None:
-        """Serve `channels` from now on. One that is the same object as before goes on
-        undisturbed; the others end, and what takes their place begins when they have. Raises
-        `ConfigError`; then nothing has changed."""
+        """Serve `channels` from now on. One that is the same object goes on; the others end, and
+        what takes their place begins then. Raises `ConfigError`; then nothing has changed."""
         served = {
             name: before
             if (before := self._served.get(name)) is not None and before.channel is channel

@@ -341,11 +341,13 @@ class Loop:
     async def _resume(self, lane: _Lane, running: RunningTurn) -> None:
         new = NewTurn(id=running.id, key=running.key, origin=running.origin)
         try:
-            if not self._draining:
-                await self._run_turn(lane, self._new_turn(lane, new), running)
-        except Exception as error:
-            log.error("turn_not_resumed", session=str(lane.key), error=repr(error))
-            await anyio.sleep(_RETRY_CEILING_S)
+            while not self._draining:
+                try:
+                    await self._run_turn(lane, self._new_turn(lane, new), running)
+                    break
+                except Exception as error:
+                    log.error("turn_not_resumed", session=str(lane.key), error=repr(error))
+                    await anyio.sleep(_RETRY_CEILING_S)
         finally:
             self._release(lane)
 
