@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import anyio
 import anyio.to_thread
@@ -118,33 +118,7 @@ class Daemon:
         self.bus.senders = made.senders
         self.draining = False
         self.status = EXIT_CLEAN
-        self.reloader = Reloader(
-            Home(root=made.settings.home),
-            current=lambda: self.settings,
-            apply=self.apply,
-            on_problem=self._configuration_told,
-        )
-        self.alerts = Alerts(
-            store=store,
-            clock=self.clock,
-            announce=self.dispatcher.announce,
-            channels=self._reaching,
-        )
-        self.monitor = Monitor(
-            alerts=self.alerts,
-            store=store,
-            dispatcher=self.dispatcher,
-            gate=self.gate,
-            clock=self.clock,
-            state_file=Home(root=made.settings.home).state_file,
-            on_lost=self._database_lost,
-        )
-        self.retention = Retention(
-            store=store,
-            clock=self.clock,
-            keep=lambda: Keep(**self.settings.retention.model_dump()),
-            logs=Home(root=made.settings.home).logs,
-        )
+        self._look_after_itself()
         self._summariser.on_outcome = self._summary_told
         self._strays = strays
         self._progress = progress or _Progress(None)
@@ -155,6 +129,37 @@ class Daemon:
         self._last: threading.Timer | None = None
         self._stop = anyio.Event()
         self._force = anyio.Event()
+
+    def _look_after_itself(self) -> None:
+        """Make what keeps the daemon well while nobody looks."""
+        home = Home(root=self.settings.home)
+        self.reloader = Reloader(
+            home,
+            current=lambda: self.settings,
+            apply=self.apply,
+            on_problem=self._configuration_told,
+        )
+        self.alerts = Alerts(
+            store=self.store,
+            clock=self.clock,
+            announce=self.dispatcher.announce,
+            channels=self._reaching,
+        )
+        self.monitor = Monitor(
+            alerts=self.alerts,
+            store=self.store,
+            dispatcher=self.dispatcher,
+            gate=self.gate,
+            clock=self.clock,
+            state_file=home.state_file,
+            on_lost=self._database_lost,
+        )
+        self.retention = Retention(
+            store=self.store,
+            clock=self.clock,
+            keep=lambda: Keep(**self.settings.retention.model_dump()),
+            logs=home.logs,
+        )
 
     @property
     def settings(self) -> Settings:
@@ -298,7 +303,9 @@ class Daemon:
         self.request_stop()
 
     async def _rescue(self) -> None:
-        """Write what the lost file held to another one."""
+        """Write what the lost file held to another one, with what the owner is told of it."""
+        with suppress(StoreError):  # which the rescue meets, too, and tells
+            await self.alerts.settle()
         try:
             path = await self.store.admin.rescue()
         except StoreError as error:

@@ -41,6 +41,7 @@ class Alerts:
         self._unkept: dict[tuple[AlertKind, str], None] = {}
         self._cleared: dict[tuple[AlertKind, str], None] = {}
         self._changed = anyio.Event()
+        self._keeping = anyio.Lock()
 
     def raised(self, kind: AlertKind, subject: str, text: str) -> None:
         """There is a cause for an alert; that it is raised already is no matter."""
@@ -92,6 +93,10 @@ class Alerts:
             with anyio.move_on_after(again_s):
                 await self._changed.wait()
 
+    async def settle(self) -> None:
+        """Keep and tell all that was raised until now. Raises `StoreError`."""
+        await self._keep()
+
     def _take_over(self, kept: Sequence[Alert]) -> None:
         """What an earlier process raised stands until its cause is found to have gone."""
         for alert in kept:
@@ -100,6 +105,10 @@ class Alerts:
             self._open[name] = alert if mine is None else replace(alert, text=mine.text)
 
     async def _keep(self) -> None:
+        async with self._keeping:
+            await self._keep_alone()
+
+    async def _keep_alone(self) -> None:
         while self._cleared:
             name = next(iter(self._cleared))
             await self._store.admin.clear_alert(*name)

@@ -150,7 +150,8 @@ def _prefixes(record: Record) -> Iterator[str]:
         before = last.get(name, ())
         if said[: len(before)] != before and not _is_clipped(request, before):
             at = next(n for n, one in enumerate(before) if said[n : n + 1] != (one,))
-            yield f"prefix-stable: {name} changes message {at}: {before[at]} became {said[at : at + 1]}"
+            now = said[at : at + 1]
+            yield f"prefix-stable: {name} changes message {at}: {before[at]} became {now}"
         last[name] = said
 
 
