@@ -255,10 +255,12 @@ class Daemon:
         await self._revoke()
 
     async def _retire(self, before: Generation) -> None:
-        """Close what only an earlier generation used, once no turn works with it."""
+        """Let go of an earlier generation once no turn works with it: its calls are known until
+        then, and a model that only it used is closed."""
         self._former.append(before)
-        if before.adapter is not self.adapter:
-            await self.loop.outlasted()
+        done_with = before.adapter is not self.adapter
+        await self.loop.outlasted()
+        if done_with:
             await self.loop.wait_background(_BACKGROUND_S)
             await before.adapter.aclose()
         self._former = [one for one in self._former if one is not before or self._left_behind]

@@ -4,12 +4,15 @@ is quiet."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Never
 
 import anyio
 from anyio.abc import TaskGroup
@@ -135,13 +138,23 @@ class Life:
             self._database.drop()
             self._loop.stop()
 
+    def exit(self) -> Never:
+        """The process ends though something in it will not."""
+        self.record.seen.add("left behind")
+        self.crash()
+        raise Crash
+
     def _bury(self, loop: VirtualLoop) -> None:
+        """Nothing of a killed process goes on: what its coroutines do as they are thrown away
+        meets a closed store, and nobody hears of it."""
         self._dead = True
-        for task in asyncio.all_tasks(loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with suppress(BaseException):
-                task.get_coro().close()  # type: ignore[union-attr]
-        loop.close()
+        with _nobody_hears():
+            for task in asyncio.all_tasks(loop):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with suppress(BaseException):
+                    task.get_coro().close()  # type: ignore[union-attr]
+            loop.close()
+            gc.collect()
 
     async def _serve(self) -> None:
         dice = random.Random(f"{self.seed}/hops/{self._processes}")
@@ -155,24 +168,26 @@ class Life:
             max_pending=self._max_pending,
             pull_channels=PULL_CHANNELS,
         )
-        async with anyio.create_task_group() as tasks, anyio.create_task_group() as strays:
+        async with anyio.create_task_group() as strays:
             made, _ = generation.make(
                 self._settings, None, clock=SimClock(self), strays=strays, on_progress=len
             )
             daemon = Daemon(made, store=store, strays=strays)
-            daemon._tasks = tasks
-            daemon.loop.on_activity(self._activity)
-            over = anyio.Event()
-            await daemon._revoke()
-            tasks.start_soon(daemon.loop.run)
-            tasks.start_soon(daemon.dispatcher.run)
-            async with anyio.create_task_group() as clients:
-                clients.start_soon(self._clients, daemon, clients, over)
-                await over.wait()
-                clients.cancel_scope.cancel()
-            await daemon._drain()
-            tasks.cancel_scope.cancel()
-            strays.cancel_scope.cancel()
+            async with anyio.create_task_group() as tasks:
+                daemon._tasks = tasks
+                daemon.loop.on_activity(self._activity)
+                over = anyio.Event()
+                await daemon._revoke()
+                tasks.start_soon(daemon.loop.run)
+                tasks.start_soon(daemon.dispatcher.run)
+                async with anyio.create_task_group() as clients:
+                    clients.start_soon(self._clients, daemon, clients, over)
+                    await over.wait()
+                    clients.cancel_scope.cancel()
+                await daemon._drain()
+                tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await daemon._leave_strays(strays)
         await store.aclose()
 
     # -- what is watched ----------------------------------------------------------------
@@ -398,6 +413,16 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 @contextmanager
+def _nobody_hears() -> Iterator[None]:
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda unraisable: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+@contextmanager
 def _replaced(life: Life) -> Iterator[None]:
     """The daemon's clocks, plugins and threads are those of the simulation."""
     current: list[Daemon] = []
@@ -412,6 +437,7 @@ def _replaced(life: Life) -> Iterator[None]:
 
     changes: list[tuple[Any, str, Any]] = [
         (daemon_module, "SystemClock", lambda: SimClock(life)),
+        (daemon_module, "os", SimpleNamespace(_exit=lambda status: life.exit())),
         (daemon_module, "import_all", lambda *args: None),
         (generation, "load_provider", life.make_model),
         (generation, "load_channels", life.make_channels),

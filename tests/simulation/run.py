@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
@@ -40,6 +41,7 @@ class Player:
         structlog.configure(processors=[_drop])
         # A process that is killed leaves coroutines that were to begin.
         warnings.filterwarnings("ignore", message=".*was never awaited")
+        gc.freeze()  # so that burying a process walks its own objects only
 
     def play(self, seed: str, actions: Sequence[Action]) -> tuple[Life, Record]:
         """One life; a schedule that breaks the simulation itself is a fault of it."""

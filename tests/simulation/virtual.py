@@ -20,6 +20,8 @@ T = TypeVar("T")
 Delay = Callable[[], float]
 """How long the next hop takes, in virtual seconds."""
 
+_ROUNDS_AT_ONE_TIME, _MOST_ROUNDS = 300, 100_000
+
 
 class Stuck(AssertionError):
     """Everything waits, and for nothing that could come."""
@@ -47,11 +49,13 @@ class _NoSelector(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Time stands still while anything can run, and else jumps to the next timer. `step` is called
-    after each round."""
+    """Time stands still while anything can run, and else jumps to the next timer. What only asks
+    again and again, as the delivery of a cancellation does, does not hold it up. `after_round` is
+    called after each round."""
 
     def __init__(self, start: float) -> None:
         self._now = start
+        self._rounds = 0
         super().__init__(_NoSelector())
         self.after_round: Callable[[], None] = lambda: None
 
@@ -59,16 +63,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def _run_once(self) -> None:
-        if not self._ready:  # type: ignore[attr-defined]  # of the base class
-            timers = self._scheduled  # type: ignore[attr-defined]
-            while timers and timers[0]._cancelled:
-                self._timer_cancelled_count -= 1  # type: ignore[attr-defined, has-type]
-                heapq.heappop(timers)._scheduled = False
-            if not timers:
-                raise Stuck("everything waits for ever")
-            self._now = max(self._now, timers[0]._when)
+        self._rounds += 1
+        if not self._ready or self._rounds > _ROUNDS_AT_ONE_TIME:  # type: ignore[attr-defined]
+            self._jump()
         super()._run_once()  # type: ignore[misc]
         self.after_round()
+
+    def _jump(self) -> None:
+        timers = self._scheduled  # type: ignore[attr-defined]  # of the base class
+        while timers and timers[0]._cancelled:
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined, has-type]
+            heapq.heappop(timers)._scheduled = False
+        if timers:
+            if self._now < timers[0]._when:
+                self._rounds = 0
+            self._now = max(self._now, timers[0]._when)
+        elif not self._ready or self._rounds > _MOST_ROUNDS:  # type: ignore[attr-defined]
+            raise Stuck("everything waits for ever")
 
 
 class InlineWriter(Writer):
