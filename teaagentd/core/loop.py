@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
@@ -21,6 +21,7 @@ from teaagentd.core.gate import Gate
 from teaagentd.core.turn import Turn, TurnEnd, TurnServices
 from teaagentd.errors import (
     ShuttingDown,
+    StoreError,
     StoreUnavailable,
     ToolError,
     TurnEnded,
@@ -122,8 +123,8 @@ class Loop:
         async with anyio.create_task_group() as workers:
             self._workers = workers
             try:
-                await self._resume_all()
-                await self._bus.load()
+                await self._at_last(self._resume_all)
+                await self._at_last(self._bus.load)
                 while True:
                     for key in await self._bus.wait():
                         self.kick(key)
@@ -306,32 +307,39 @@ class Loop:
 
     # -- after a restart ----------------------------------------------------------------
 
+    async def _at_last(self, begin: Callable[[], Awaitable[None]]) -> None:
+        """Nothing is answered before the store lets us `begin`."""
+        while True:
+            try:
+                return await begin()
+            except StoreError as error:
+                log.error("not_begun", error=str(error), again_in_s=_RETRY_CEILING_S)
+                await anyio.sleep(_RETRY_CEILING_S)
+
     async def _resume_all(self) -> None:
         """Take up the turns that a crash or a planned shutdown left running, by origin."""
-        for running in await self._store.running_turns():
-            if running.id in self._live:
-                continue
-            if running.origin not in ("bus", "cron", "job"):
+        found = [one for one in await self._store.running_turns() if one.id not in self._live]
+        resumed = [one for one in found if one.origin in ("bus", "cron", "job")]
+        for running in found:
+            if running not in resumed:
                 await self._close_interrupted(running)
-                continue
+        assert self._workers is not None
+        for running in resumed:
             lane = self._lane(running.key)
             lane.busy = True
             if running.parked and running.attempt == 1:
-                assert self._workers is not None
                 self._workers.start_soon(self._resume, lane, running)
             else:
                 self._line.append((lane, running))
-        if self._line and self._workers is not None:
+        if self._line:
             self._workers.start_soon(self._resume_line)
 
     async def _close_interrupted(self, running: RunningTurn) -> None:
-        try:
+        with suppress(TurnEnded):
             closed = await self._store.close(
                 running.id, text=INTERRUPTED, outcome="interrupted", attempts=()
             )
-        except TurnEnded:
-            return
-        self._services.announce(closed.outbound)
+            self._services.announce(closed.outbound)
 
     async def _resume_line(self) -> None:
         """One at a time, so that a turn that brings the daemon down condemns no bystander."""
@@ -416,14 +424,11 @@ class Loop:
     async def abandon(self, turn: Turn) -> None:
         """Go on without a turn that will not end: it is closed in the store, so that its task can
         write nothing more, and its slot and key are free. Raises `StoreError`."""
-        attempts = turn.unbooked()
-        try:
+        with suppress(TurnEnded):
             closed = await self._store.close(
-                turn.id, text=OUT_OF_HAND, outcome="timeout", attempts=attempts
+                turn.id, text=OUT_OF_HAND, outcome="timeout", attempts=turn.unbooked()
             )
             self._services.announce(closed.outbound)
-        except TurnEnded:
-            log.info("turn_closed_before", turn=turn.id)
         self._live.pop(turn.id, None)
         turn.let_go()
         lane = self._lanes.get(turn.key)
@@ -488,8 +493,7 @@ class Loop:
                 self._background_idle = anyio.Event()
 
     async def wait_background(self, timeout_s: float) -> bool:
-        """Wait until background work (memory, compaction) has drained; False when the time
-        passed first."""
+        """Wait until background work (memory, compaction) has drained; False at the timeout."""
         with anyio.move_on_after(timeout_s):
             while self._background:
                 await self._background_idle.wait()
@@ -517,11 +521,7 @@ class Loop:
 
     def waiting_for(self) -> Sequence[str]:
         """The live turns that a drain waits for, in words."""
-        return [
-            f"{turn.key}: {turn.describe()}"
-            for turn in self._live.values()
-            if turn.id != self._exempt
-        ]
+        return [f"{one.key}: {one.describe()}" for one in self.live() if one.id != self._exempt]
 
     def _check_quiet(self) -> None:
         if self._draining and not self.waiting_for():

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Never
 
 import anyio
+from anyio._backends._asyncio import _task_states
 from anyio.abc import TaskGroup
 
 import teaagentd.daemon as daemon_module
@@ -153,6 +154,7 @@ class Life:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 with suppress(BaseException):
                     task.get_coro().close()  # type: ignore[union-attr]
+                _task_states.pop(task, None)  # which would keep the task, and all it knows
             loop.close()
             gc.collect()
 

@@ -123,7 +123,7 @@ class Model:
     def _calls(self, dice: random.Random, name: str, attempt: Attempt) -> LLMResponse:
         calls = tuple(
             ToolCall(
-                id=f"c{dice.getrandbits(64):x}",
+                id=f"c{len(self._record.requests)}x{dice.getrandbits(32):x}",
                 name=dice.choices(_TOOLS, (40, 25, 10, 4, 12, 9))[0],
                 arguments={"n": dice.getrandbits(30)},
             )
