@@ -387,9 +387,10 @@ class Daemon:
 
         async with anyio.create_task_group() as tasks, ServiceManager() as manager:
             self._tasks = tasks
-            await tasks.start(serve_socket, self, Home(root=self.settings.home).socket)
-            tasks.start_soon(self.dispatcher.run)
+            # What was left is taken up before anyone can be in its way.
             tasks.start_soon(self.loop.run)
+            tasks.start_soon(self.dispatcher.run)
+            await tasks.start(serve_socket, self, Home(root=self.settings.home).socket)
             _spare_the_collector()
             log.info("ready", provider=self.adapter.name, model=self.adapter.model)
             manager.ready()

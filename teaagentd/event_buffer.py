@@ -1,9 +1,14 @@
-"""Events on their way to whoever watches: buffers that are bounded, in number and in text."""
+"""Events on their way to whoever watches: buffers that are bounded, in number and in text, and the
+subscriptions that read them."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Protocol
+
+import anyio
 
 from teaagentd.types import Activity, Delta, FeedEvent, Reply, SessionKey
 
@@ -59,6 +64,74 @@ class EventBuffer:
             for one, event in self._events
             if one > number and (key is None or event.session_key == key)
         ]
+
+
+class Feed(Protocol):
+    """What a subscription reads from."""
+
+    number: int
+    """That of the newest event."""
+
+    def joined(self, subscription: Subscription) -> None: ...
+
+    def left(self, subscription: Subscription) -> None: ...
+
+
+class Subscription:
+    """One subscriber's events, in order. At its limit the oldest is dropped and counted. One task
+    may iterate it at a time."""
+
+    def __init__(self, feed: Feed, session_key: SessionKey | None, limit: int) -> None:
+        self._feed = feed
+        self._key = session_key
+        self._events = EventBuffer(limit)
+        self._open = False
+        self._arrived: anyio.Event | None = None
+        self.number = feed.number
+        """That of the event that was given last; at first, of the last one before it began."""
+
+    @property
+    def dropped(self) -> int:
+        """How many events it has lost by being slow."""
+        return self._events.dropped
+
+    async def __aenter__(self) -> Subscription:
+        self._feed.joined(self)
+        self._open = True
+        self.number = self._feed.number
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._feed.left(self)
+        self._open = False
+        self._events.clear()
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> FeedEvent:
+        """The next event; waits without a limit, for there may be none for days."""
+        while not len(self._events):
+            if not self._open:
+                raise RuntimeError("a subscription is read inside its `async with`")
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        self.number, event = self._events.take()
+        return event
+
+    def offer(self, number: int, event: FeedEvent) -> None:
+        """Take in an event, if it is of the session that is watched."""
+        if self._key is not None and event.session_key != self._key:
+            return
+        self._events.add(number, event)
+        if self._arrived is not None:
+            self._arrived.set()
+            self._arrived = None
 
 
 def _size(event: FeedEvent) -> int:

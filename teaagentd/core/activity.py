@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TypeAlias
 from uuid import uuid4
 
-import anyio
 import structlog
 
 from teaagentd.abc import Clock
-from teaagentd.event_buffer import EventBuffer
+from teaagentd.event_buffer import EventBuffer, Subscription
 from teaagentd.types import (
     Activity,
     Delta,
@@ -34,59 +32,6 @@ log = structlog.get_logger()
 
 
 OnActivity: TypeAlias = Callable[[Activity], None]
-
-
-class Subscription:
-    """One subscriber's events, in order. At its limit the oldest is dropped and counted. One task
-    may iterate it at a time."""
-
-    def __init__(self, feed: ActivityFeed, session_key: SessionKey | None, limit: int) -> None:
-        self._feed = feed
-        self._key = session_key
-        self._events = EventBuffer(limit)
-        self._arrived: anyio.Event | None = None
-        self.number = feed.number
-        """That of the event that was given last; at first, of the last one before it began."""
-
-    @property
-    def dropped(self) -> int:
-        """How many events it has lost by being slow."""
-        return self._events.dropped
-
-    async def __aenter__(self) -> Subscription:
-        self._feed._subscriptions.append(self)
-        self.number = self._feed.number
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._feed._leave(self)
-        self._events.clear()
-
-    def __aiter__(self) -> Subscription:
-        return self
-
-    async def __anext__(self) -> FeedEvent:
-        """The next event; waits without a limit, for there may be none for days."""
-        while not len(self._events):
-            if self not in self._feed._subscriptions:
-                raise RuntimeError("a subscription is read inside its `async with`")
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
-        self.number, event = self._events.take()
-        return event
-
-    def _offer(self, number: int, event: FeedEvent) -> None:
-        if self._key is not None and event.session_key != self._key:
-            return
-        self._events.add(number, event)
-        if self._arrived is not None:
-            self._arrived.set()
-            self._arrived = None
 
 
 class ActivityFeed:
@@ -144,7 +89,7 @@ class ActivityFeed:
         self.number += 1
         self.recent.add(self.number, event)
         for subscription in self._subscriptions:
-            subscription._offer(self.number, event)
+            subscription.offer(self.number, event)
 
     def since(
         self, number: int, session_key: SessionKey | None
@@ -158,7 +103,12 @@ class ActivityFeed:
         """Whether anyone sees what streams, or may come back to see it."""
         return bool(self._subscriptions) or self._clock.monotonic() < self._keep_deltas_until
 
-    def _leave(self, subscription: Subscription) -> None:
+    def joined(self, subscription: Subscription) -> None:
+        """It gets what is published from now on."""
+        self._subscriptions.append(subscription)
+
+    def left(self, subscription: Subscription) -> None:
+        """It gets no more."""
         self._subscriptions.remove(subscription)
         self._keep_deltas_until = self._clock.monotonic() + _KEEP_DELTAS_S
 

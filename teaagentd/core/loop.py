@@ -206,19 +206,31 @@ class Loop:
         async with self._as_child(new.key) as parent:
             lane = self._lane(new.key)
             await self._own(lane)
+            turn: Turn | None = None
             try:
                 opened = replace(
                     new,
                     opening=self._services.opening(content),
                     parent_turn_id=parent.id if parent else None,
                 )
-                end = await self._run_turn(lane, self._new_turn(lane, opened))
+                turn = self._new_turn(lane, opened)
+                end = await self._run_turn(lane, turn)
             finally:
-                self._release(lane)
+                if turn is not None and turn.is_unclosed and self._workers is not None:
+                    self._workers.start_soon(self._close_alone, lane, turn)
+                else:
+                    self._release(lane)
         if end is None or end.outcome != "answered":
             outcome = end.outcome if end else "interrupted"
             raise TurnNotAnswered(outcome, end.text if end else INTERRUPTED)
         return end.text
+
+    async def _close_alone(self, lane: _Lane, turn: Turn) -> None:
+        """Its caller has gone, and the store does not know that it has ended."""
+        try:
+            await turn.close_in_time()
+        finally:
+            self._release(lane)
 
     @asynccontextmanager
     async def _as_child(self, key: SessionKey) -> AsyncIterator[Turn | None]:
@@ -326,6 +338,8 @@ class Loop:
         assert self._workers is not None
         for running in resumed:
             lane = self._lane(running.key)
+            if lane.busy:
+                continue  # A direct turn was quicker, and closes what was left over as it begins.
             lane.busy = True
             if running.parked and running.attempt == 1:
                 self._workers.start_soon(self._resume, lane, running)
@@ -353,9 +367,12 @@ class Loop:
                 try:
                     await self._run_turn(lane, self._new_turn(lane, new), running)
                     break
-                except Exception as error:
-                    log.error("turn_not_resumed", session=str(lane.key), error=repr(error))
+                except StoreError as error:
+                    log.error("turn_not_resumed", session=str(lane.key), error=str(error))
                     await anyio.sleep(_RETRY_CEILING_S)
+        except Exception:
+            # The next turn of the session closes this one as it begins.
+            log.exception("turn_not_resumed", session=str(lane.key))
         finally:
             self._release(lane)
 

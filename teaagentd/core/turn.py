@@ -155,7 +155,9 @@ class Turn:
             try:
                 with anyio.CancelScope(shield=True):
                     await self._leave()
-                await self._close_in_time()
+                if self.is_unclosed:
+                    self.watcher.phase(Phase.WAITING, "for the store")
+                    await self.close_in_time()
             finally:
                 self.watcher.phase(Phase.DONE, self._end.outcome if self._end else "")
         return self._end
@@ -286,12 +288,16 @@ class Turn:
             return
         self._unclosed = None
 
-    async def _close_in_time(self) -> None:
+    @property
+    def is_unclosed(self) -> bool:
+        """Whether it has ended, and the store does not know that yet."""
+        return self._unclosed is not None
+
+    async def close_in_time(self) -> None:
         """Close in spite of a failing disk: the turn holds its key, without a slot, until it is
         told to its sender. A shutdown meanwhile leaves it to the next start."""
         wait_s = 0.2
         while self._unclosed is not None:
-            self.watcher.phase(Phase.WAITING, "for the store")
             self._stopped = anyio.Event()
             with anyio.move_on_after(wait_s):
                 await self._stopped.wait()

@@ -16,7 +16,8 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from teaagentd.core.activity import ActivityFeed, Subscription
+from teaagentd.core.activity import ActivityFeed
+from teaagentd.event_buffer import Subscription
 from teaagentd.store import Store
 from teaagentd.transcript import clean_text
 from teaagentd.types import Activity, Delta, FeedEvent, Reply, Reset, SessionKey

@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from teaagentd.abc import SystemClock, ToolContext
+from teaagentd.core import loop as loop_module
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.gate import Gate
 from teaagentd.errors import StoreUnavailable
@@ -256,3 +257,56 @@ async def test_a_subscriber_that_does_not_read_holds_little_text() -> None:
         assert subscription.dropped == 6
         newest = [await anext(subscription) for _ in range(4)]
         assert [event.message.id for event in newest if isinstance(event, Reply)] == [6, 7, 8, 9]
+
+
+async def test_a_call_that_was_given_up_while_the_disk_failed_frees_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = held("never", anyio.Event())
+    async with running(tmp_path, ScriptedModel([never, "next"])) as rig:
+        closes = _Failing(rig, "close", monkeypatch)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(rig.loop.process_direct, "work", "api:c")
+            while not await rig.store.running_turns():
+                await anyio.sleep(0.01)
+            callers.cancel_scope.cancel()
+        assert closes.refused.is_set()
+        assert [one.origin for one in await rig.store.running_turns()] == ["direct"]
+        closes.mended = True
+        with anyio.fail_after(20):
+            while await rig.store.running_turns():
+                await anyio.sleep(0.01)
+        assert (await rig.reply_to(await rig.say("and now?"))).content == "next"
+
+
+@pytest.mark.parametrize("operation", ["running_turns", "pending_keys", "resume"])
+async def test_a_disk_that_fails_at_the_start_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    monkeypatch.setattr(loop_module, "_RETRY_CEILING_S", 0.05)
+    first = await left_behind(tmp_path)
+    async with running(tmp_path, ScriptedModel(["taken up", "next"]), serve=False) as rig:
+        disk = _Failing(rig, operation, monkeypatch)
+        rig.tasks.start_soon(rig.loop.run)
+        await disk.refused.wait()
+        disk.mended = True
+        assert (await rig.reply_to(first)).content == "taken up"
+        assert (await rig.reply_to(await rig.say("more"))).content == "next"
+
+
+async def test_a_call_that_comes_before_what_was_left_is_taken_up_stays_alone(
+    tmp_path: Path,
+) -> None:
+    first = await left_behind(tmp_path)
+    go_on = anyio.Event()
+    model = ScriptedModel([held("direct", go_on), "later"])
+    async with running(tmp_path, model, serve=False) as rig:
+        rig.tasks.start_soon(rig.loop.process_direct, "quick", "api:c")
+        await model.wait_asked(1)
+        rig.tasks.start_soon(rig.loop.run)
+        last = await rig.say("more")
+        await anyio.sleep(0.1)
+        assert len(rig.loop.live()) == 1
+        go_on.set()
+        assert (await rig.reply_to(last)).content == "later"
+        assert "interrupted" in (await rig.reply_to(first)).content

@@ -4,30 +4,88 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from teaagentd.agent.wording import ANSWER_IN_WORDS
 from teaagentd.daemon import Daemon
-from teaagentd.types import LLMMessage, LLMRequest, SessionKey
+from teaagentd.types import InboundMessage, LLMMessage, LLMRequest, SessionKey
 from tests.simulation.parts import Record
 
-_TWICE = """
-    SELECT value, count(*) FROM outbox, json_each(message_ids) GROUP BY value HAVING count(*) > 1
-"""
+_ANSWERS = "SELECT outbox.id, value FROM outbox, json_each(message_ids)"
 _RUNNING = """
     SELECT session, count(*) FROM turns WHERE state = 'running' GROUP BY session HAVING count(*) > 1
 """
+_WORDS = """
+    SELECT 'inbox', content FROM inbox UNION ALL SELECT 'messages', content FROM messages
+    UNION ALL SELECT 'outbox', content FROM outbox UNION ALL SELECT 'parts', content FROM parts
+    UNION ALL SELECT 'usage', error FROM usage UNION ALL SELECT 'alerts', text FROM alerts
+"""
 
 
-def after_commit(connection: sqlite3.Connection) -> Iterator[str]:
-    """answered-once and one-live-turn, whatever was just written."""
-    for row_id, count in connection.execute(_TWICE).fetchall():
-        yield f"answered-once: message {row_id} stands in {count} texts"
-    for session, count in connection.execute(_RUNNING).fetchall():
-        yield f"one-live-turn: session {session} has {count}"
+@dataclass(frozen=True)
+class Said:
+    """A message that its client was told is accepted."""
+
+    key: SessionKey
+    message: InboundMessage
+
+
+Gone = Callable[[Said], bool]
+"""Whether an erasure takes a message."""
+
+
+class Books:
+    """What was accepted, which texts answered it, and what was taken away, over a whole life."""
+
+    def __init__(self) -> None:
+        self.said: dict[int, Said] = {}
+        self.answers: dict[int, set[int]] = defaultdict(set)
+        self._removals: list[tuple[int, int, Gone]] = []
+        self._before = self._newest = 0
+        """The highest row before the last commit, and after it."""
+
+    def acknowledged(self, row_id: int, key: SessionKey, message: InboundMessage) -> Iterator[str]:
+        """A client was told so; row 0 is what was taken away before."""
+        if row_id == 0:
+            return
+        known = self.said.setdefault(row_id, Said(key, message))
+        if known.message.content != message.content:
+            yield f"message {row_id} is {known.message.content!r} and {message.content!r}"
+
+    def before_commit(self) -> None:
+        """A transaction, of one operation or several, is about to be committed."""
+        self._before = self._newest
+
+    def after_commit(self, connection: sqlite3.Connection) -> Iterator[str]:
+        """answered-once and one-live-turn, whatever was just written."""
+        for outbound, row_id in connection.execute(_ANSWERS).fetchall():
+            texts = self.answers[row_id]
+            texts.add(outbound)
+            if len(texts) > 1:
+                yield f"answered-once: message {row_id} stands in the texts {sorted(texts)}"
+        (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM inbox").fetchone()
+        self._newest = max(newest, self._newest)
+        for session, count in connection.execute(_RUNNING).fetchall():
+            yield f"one-live-turn: session {session} has {count}"
+
+    def removed(self, takes: Gone) -> None:
+        """An operator had messages taken away by the commit that was just looked at. It may be one
+        of several operations in one transaction, and so is sure to take only what stood before."""
+        self._removals.append((self._before, self._newest, takes))
+
+    def gone(self, *, surely: bool) -> set[int]:
+        """The messages that were taken away; without `surely` also those that may have been."""
+        return {
+            row_id
+            for row_id, said in self.said.items()
+            if any(
+                row_id <= (before if surely else newest) and takes(said)
+                for before, newest, takes in self._removals
+            )
+        }
 
 
 async def restless(daemon: Daemon) -> list[str]:
@@ -50,32 +108,38 @@ async def restless(daemon: Daemon) -> list[str]:
     return [f"{count} {name}" for name, count in found.items() if count]
 
 
-def at_the_end(path: Path, record: Record, acknowledged: Mapping[int, SessionKey]) -> Iterator[str]:
+def at_the_end(path: Path, record: Record, books: Books) -> Iterator[str]:
     """What must hold of a life that is over."""
     with closing(sqlite3.connect(path)) as file:
-        yield from _kept_and_answered(file, acknowledged)
+        yield from _kept_and_answered(file, books)
         yield from _folded_once(file)
+        yield from _forgotten(file, record, books)
         yield from _sound(file)
     yield from _sent(record)
     yield from _prefixes(record)
 
 
-def _kept_and_answered(
-    file: sqlite3.Connection, acknowledged: Mapping[int, SessionKey]
-) -> Iterator[str]:
-    states = dict(file.execute("SELECT id, state FROM inbox").fetchall())
-    answers = Counter(
-        row_id
-        for (row_id,) in file.execute("SELECT value FROM outbox, json_each(message_ids)").fetchall()
-    )
-    for row_id in acknowledged:
-        if row_id not in states:
+def _kept_and_answered(file: sqlite3.Connection, books: Books) -> Iterator[str]:
+    states = dict(file.execute("SELECT id, state FROM inbox WHERE chat_id <> ''").fetchall())
+    for row_id in (states.keys() | books.said.keys()) - books.gone(surely=False):
+        texts = books.answers[row_id]
+        if not texts and row_id not in states:
             yield f"accepted-is-kept: message {row_id} is gone"
-    for row_id, state in states.items():
-        if answers[row_id] != 1:
-            yield f"answered-once: message {row_id} ({state}) stands in {answers[row_id]} texts"
-        if state in ("pending", "claimed"):
-            yield f"message {row_id} is still {state}"
+        elif len(texts) != 1:
+            yield f"answered-once: message {row_id} stands in {len(texts)} texts"
+        if states.get(row_id) in ("pending", "claimed"):
+            yield f"message {row_id} is still {states[row_id]}"
+
+
+def _forgotten(file: sqlite3.Connection, record: Record, books: Books) -> Iterator[str]:
+    """What was taken away stands nowhere any more."""
+    words = [(where, text) for where, text in file.execute(_WORDS).fetchall() if text]
+    for row_id in books.gone(surely=True):
+        mark = books.said[row_id].message.content
+        if not mark.startswith("/"):
+            yield from (
+                f"erased: {mark!r} stands in {where}" for where, text in words if mark in text
+            )
 
 
 def _folded_once(file: sqlite3.Connection) -> Iterator[str]:
@@ -121,7 +185,7 @@ def _sent(record: Record) -> Iterator[str]:
         if part.address.channel == "dedup":
             continue
         sends[part.outbound_id, part.index].append(part.possible_repeat)
-        if not part.possible_repeat:
+        if not part.possible_repeat and part.outbound_id not in record.again:
             by_chat[part.address.chat_id].append((part.outbound_id, part.index))
     for name, repeats in sends.items():
         if len(repeats) > 2 or any(not repeat for repeat in repeats[1:]):
@@ -135,7 +199,9 @@ def _prefixes(record: Record) -> Iterator[str]:
     """prefix-stable: each request of a session begins with the whole of the one before, until a
     summary or a new conversation; what is clipped or asked anew for one turn alone is exempt."""
     last: dict[tuple[str, int], tuple[LLMMessage, ...]] = {}
-    for request in record.requests:
+    for number, request in enumerate(record.requests):
+        if number in record.rewritten:
+            last.clear()
         if request.purpose != "turn" or request.tool_choice == "none":
             continue
         first = next((one for one in request.messages if one.role == "user"), None)

@@ -25,8 +25,10 @@ from teaagentd.config import Settings
 from teaagentd.daemon import Daemon
 from teaagentd.errors import BusFull, SenderRefused, StoreError, TeaAgentError
 from teaagentd.store import Store
+from teaagentd.store.erasure import Target
 from teaagentd.store.store import PULL_CHANNELS
-from teaagentd.types import Activity, InboundMessage, Phase, SessionKey
+from teaagentd.types import Activity, Address, InboundMessage, Phase, SessionKey
+from teaagentd.web.desk import Desk
 from tests.simulation import checks
 from tests.simulation.parts import Model, Record, SimChannel, SimTool
 from tests.simulation.schedule import Action, commit_to_die_at
@@ -37,6 +39,7 @@ _WALL_MS = 1_700_000_000_000
 _MOST_PROCESSES = 60
 _REST_S = 3 * 86_400.0
 """Virtual time within which all must be quiet once the schedule is over."""
+_SENDERS = ("someone", "someone", "another")
 _TOOLS = ("quick", "slow", "raises", "never", "waits", "calls")
 
 
@@ -58,16 +61,17 @@ class SimClock:
 
 
 class Life:
-    """Plays a schedule. `record` holds what was seen from outside; `acknowledged` what clients were
-    told is accepted."""
+    """Plays a schedule. `record` holds what was seen from outside; `books` what clients were told
+    is accepted, and what the store said of it."""
 
     def __init__(self, seed: str, actions: Sequence[Action], folder: Path, template: Path) -> None:
         self.seed = seed
         self.record = Record(seed)
-        self.acknowledged: dict[int, SessionKey] = {}
+        self.books = checks.Books()
         self.jumped_s = 0.0
         self.commits = 0
         self._actions = list(actions)
+        self._removing: checks.Gone | None = None
         self._unheard: dict[str, InboundMessage] = {}
         self._folder = folder
         self._path = folder / "state.db"
@@ -98,7 +102,7 @@ class Life:
                     break
                 self._run_process()
         if not self.record.faults:
-            for fault in checks.at_the_end(self._path, self.record, self.acknowledged):
+            for fault in checks.at_the_end(self._path, self.record, self.books):
                 self.record.fault(fault)
         return self.record
 
@@ -197,12 +201,17 @@ class Life:
     def _committing(self, name: str, side: str) -> None:
         if self._dead:
             return
-        if side == "after":
+        if side == "before":
+            self.books.before_commit()
+        else:
             self.commits += 1
             self.record.seen.add(name)
             assert self._database is not None
-            for fault in checks.after_commit(self._database.inline.connection):
+            for fault in self.books.after_commit(self._database.inline.connection):
                 self.record.fault(f"after {name}: {fault}")
+            if name in ("A4.delete_session", "A5.erase") and self._removing is not None:
+                self.books.removed(self._removing)
+                self.record.rewritten.append(len(self.record.requests))
         if self._armed == (name, side):
             self._armed = None
             self.record.note(self.now(), f"{side} {name}:")
@@ -327,16 +336,59 @@ class Life:
             daemon.bus.forget(key, [entry.id])
             daemon.dispatcher.announce(said)
 
+    async def _delete(self, daemon: Daemon, action: Action, dice: random.Random) -> None:
+        channel, chat_id = action.chat
+        key = SessionKey(channel=channel, chat_id=chat_id)
+        await self._remove(daemon, Target(session=key), lambda said: said.key == key)
+
+    async def _erase(self, daemon: Daemon, action: Action, dice: random.Random) -> None:
+        if dice.random() < 0.5:
+            sender = dice.choice(_SENDERS)
+            target = Target(sender=sender)
+            await self._remove(daemon, target, lambda said: said.message.sender_id == sender)
+        else:
+            channel, chat_id = action.chat
+            target = Target(chat=Address(channel=channel, chat_id=chat_id))
+            key = SessionKey(channel=channel, chat_id=chat_id)
+            await self._remove(daemon, target, lambda said: said.key == key)
+
+    async def _remove(self, daemon: Daemon, target: Target, gone: checks.Gone) -> None:
+        while self._removing is not None:
+            await anyio.sleep(1.0)
+        self._removing = gone
+        try:
+            if target.session is not None:
+                removed = await daemon.store.admin.delete_session(target.session)
+            else:
+                removed = await daemon.store.admin.erase(target)
+        finally:
+            self._removing = None
+        Desk(daemon)._removed(removed, False)
+
+    async def _sweep(self, daemon: Daemon, action: Action, dice: random.Random) -> None:
+        await daemon.retention.look()
+
+    async def _retry_letter(self, daemon: Daemon, action: Action, dice: random.Random) -> None:
+        for entry in await daemon.store.admin.outbox():
+            if entry.state == "dead":
+                self.record.again.add(entry.id)
+                daemon.dispatcher.kick(await daemon.store.admin.retry_letter(entry.id))
+
+    async def _drop_letter(self, daemon: Daemon, action: Action, dice: random.Random) -> None:
+        for entry in await daemon.store.admin.outbox(limit=1):
+            await daemon.store.admin.drop_letter(entry.id)
+
     async def _publish(
         self, daemon: Daemon, action: Action, text: str, dice: random.Random, part: int = 0
     ) -> None:
         channel, chat_id = action.chat
         external = f"{action.number}.{part}"
+        sender_id = random.Random(external).choice(_SENDERS)
         message = InboundMessage(
             channel=channel,
             chat_id=chat_id,
             content=text,
-            sender_id="someone",
+            sender_id=sender_id,
             external_id=external if dice.random() < 0.9 else None,
         )
         if message.external_id is not None:
@@ -357,7 +409,8 @@ class Life:
                     return
                 await anyio.sleep(9.0)
                 continue
-            self.acknowledged[accepted.id] = accepted.session_key
+            for fault in self.books.acknowledged(accepted.id, accepted.session_key, message):
+                self.record.fault(fault)
             self._unheard.pop(message.external_id or "", None)
             return
 
@@ -377,6 +430,10 @@ class Life:
                 "channels": {
                     "push": {"colour": dice.randint(0, 1)},
                     "dedup": {"colour": dice.randint(0, 1)},
+                },
+                "retention": {
+                    "transcripts": dice.choice((None, 1)),
+                    "outbox": dice.choice((None, 1)),
                 },
                 "shutdown": {"drain_timeout_s": dice.choice((0, 5, 60))},
             }

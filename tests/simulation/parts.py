@@ -48,6 +48,10 @@ class Record:
     effects: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     trace: list[str] = field(default_factory=list)
+    rewritten: list[int] = field(default_factory=list)
+    """After how many requests a history was changed by an erasure."""
+    again: set[int] = field(default_factory=set)
+    """Texts that an operator had delivered again, which breaks their order."""
     seen: set[str] = field(default_factory=set)
     """Kinds of things that happened, for the figures."""
 

@@ -56,7 +56,7 @@ class Player:
         for seed in seeds:
             life, record = self.play(seed, schedule.make(seed))
             figures.lives += 1
-            figures.messages += len(life.acknowledged)
+            figures.messages += len(life.books.said)
             figures.requests += len(record.requests)
             figures.commits += life.commits
             figures.seen |= record.seen
