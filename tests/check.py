@@ -26,6 +26,7 @@ APART = (
     "tests/crash",
     "tests/daemon",
     "tests/providers",
+    "tests/simulation",
     "tests/bench",
     "tests/cli",
     "tests/test_readme.py",

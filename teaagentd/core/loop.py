@@ -102,6 +102,7 @@ class Loop:
         self._workers: TaskGroup | None = None
         self._background = 0
         self._background_idle = anyio.Event()
+        self._taken_up = anyio.Event()
         self._draining = False
         self._exempt: str | None = None
         self._quiet = anyio.Event()
@@ -124,6 +125,7 @@ class Loop:
             self._workers = workers
             try:
                 await self._at_last(self._resume_all)
+                self._taken_up.set()
                 await self._at_last(self._bus.load)
                 while True:
                     for key in await self._bus.wait():
@@ -131,6 +133,7 @@ class Loop:
             finally:
                 self._workers = None
                 self._draining = True
+                self._taken_up.set()
                 workers.cancel_scope.cancel()
 
     def kick(self, key: SessionKey) -> None:
@@ -204,6 +207,11 @@ class Loop:
     async def _direct(self, new: NewTurn, content: str) -> str:
         """Run `new` when its key is free, with `content` as its opening message; its answer."""
         async with self._as_child(new.key) as parent:
+            if self._workers is not None and not self._taken_up.is_set():
+                # What was left over at the start has its key first.
+                await self._taken_up.wait()
+                if self._draining:
+                    raise ShuttingDown
             lane = self._lane(new.key)
             await self._own(lane)
             turn: Turn | None = None
@@ -339,7 +347,7 @@ class Loop:
         for running in resumed:
             lane = self._lane(running.key)
             if lane.busy:
-                continue  # A direct turn was quicker, and closes what was left over as it begins.
+                continue  # With a turn from before we served, which closes what was left over.
             lane.busy = True
             if running.parked and running.attempt == 1:
                 self._workers.start_soon(self._resume, lane, running)
@@ -520,6 +528,7 @@ class Loop:
         """Start no new turn and fold nothing more; direct turns that wait are refused. A turn
         that asked for it, by one of its own calls, is not waited for."""
         self._draining = True
+        self._taken_up.set()
         asking = _current_turn.get()
         self._exempt = asking.id if asking else None
         for lane in list(self._lanes.values()):

@@ -294,6 +294,28 @@ async def test_a_disk_that_fails_at_the_start_is_waited_for(
         assert (await rig.reply_to(await rig.say("more"))).content == "next"
 
 
+async def test_what_was_left_over_is_taken_up_before_a_call_has_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "_RETRY_CEILING_S", 0.05)
+    first = await left_behind(tmp_path)
+    model = ScriptedModel(["taken up", "direct"])
+    async with running(tmp_path, model, serve=False) as rig:
+        disk = _Failing(rig, "running_turns", monkeypatch)
+        rig.tasks.start_soon(rig.loop.run)
+        await disk.refused.wait()
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(rig.loop.process_direct, "given up", "api:c")
+            await anyio.sleep(0.05)
+            callers.cancel_scope.cancel()
+        assert not model.requests
+        rig.tasks.start_soon(rig.loop.process_direct, "quick", "api:c")
+        await anyio.sleep(0.05)
+        disk.mended = True
+        assert (await rig.reply_to(first)).content == "taken up"
+        await model.wait_asked(2)
+
+
 async def test_a_call_that_comes_before_what_was_left_is_taken_up_stays_alone(
     tmp_path: Path,
 ) -> None:

@@ -113,6 +113,7 @@ def at_the_end(path: Path, record: Record, books: Books) -> Iterator[str]:
     with closing(sqlite3.connect(path)) as file:
         yield from _kept_and_answered(file, books)
         yield from _folded_once(file)
+        yield from _told(file, record)
         yield from _forgotten(file, record, books)
         yield from _sound(file)
     yield from _sent(record)
@@ -129,6 +130,18 @@ def _kept_and_answered(file: sqlite3.Connection, books: Books) -> Iterator[str]:
             yield f"answered-once: message {row_id} stands in {len(texts)} texts"
         if states.get(row_id) in ("pending", "claimed"):
             yield f"message {row_id} is still {states[row_id]}"
+
+
+def _told(file: sqlite3.Connection, record: Record) -> Iterator[str]:
+    """What a turn took in and answered was said to the model."""
+    said = {one.content for request in record.requests for one in request.messages}
+    sql = (
+        "SELECT m.inbox, m.content FROM messages m JOIN turns t ON t.number = m.turn "
+        "WHERE m.role = 'user' AND m.inbox IS NOT NULL AND t.outcome = 'answered'"
+    )
+    for row_id, content in file.execute(sql).fetchall():
+        if content not in said:
+            yield f"folded-once: message {row_id} was answered, and the model never saw it"
 
 
 def _forgotten(file: sqlite3.Connection, record: Record, books: Books) -> Iterator[str]:

@@ -29,7 +29,7 @@ from teaagentd.store.erasure import Target
 from teaagentd.store.store import PULL_CHANNELS
 from teaagentd.types import Activity, Address, InboundMessage, Phase, SessionKey
 from teaagentd.web.desk import Desk
-from tests.simulation import checks
+from tests.simulation import checks, schedule
 from tests.simulation.parts import Model, Record, SimChannel, SimTool
 from tests.simulation.schedule import Action, commit_to_die_at
 from tests.simulation.virtual import InlineDatabase, Stuck, VirtualLoop
@@ -325,6 +325,9 @@ class Life:
 
     async def _crash_at_commit(self, daemon: Daemon, action: Action, dice: random.Random) -> None:
         self._armed = commit_to_die_at(dice)
+        if cause := schedule.CAUSES.get(self._armed[0]):
+            await anyio.sleep(dice.random() * dice.choice((3, 90)))
+            await getattr(self, f"_{cause}")(daemon, action, dice)
 
     async def _retry_dead(self, daemon: Daemon, action: Action, dice: random.Random) -> None:
         for row in await daemon.store.dead_rows():

@@ -222,6 +222,7 @@ class SimChannel:
         self.idempotent = idempotent
         self._record = record
         self._tries: dict[str, int] = {}
+        self._refused = record.dice("refused").choice((4, 4, 60))
 
     async def run(self, inbox: Inbox) -> None:
         dice = self._record.dice("channel", self.name)

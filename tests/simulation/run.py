@@ -1,21 +1,28 @@
-"""Playing seeds, shrinking what fails, and saying how to see it again."""
+"""Playing seeds side by side, shrinking what fails, and saying how to see it again."""
 
 from __future__ import annotations
 
 import gc
+import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 import structlog
 
 from teaagentd.store.opening import open_writer
-from tests.simulation import schedule
+from tests.simulation import breaks, schedule
 from tests.simulation.life import Life
 from tests.simulation.parts import Record
 from tests.simulation.schedule import Action
+
+_AT_ONCE = 25
+"""Lives of one process."""
+AGAIN = "again: python -m tests.simulation"
 
 
 @dataclass
@@ -30,12 +37,43 @@ class Figures:
     failed: str = ""
     """How the first life that failed did, and how to see it again."""
 
+    def add(self, other: Figures) -> None:
+        """Those of other lives."""
+        self.lives += other.lives
+        self.messages += other.messages
+        self.requests += other.requests
+        self.commits += other.commits
+        self.seen |= other.seen
+        self.failed = self.failed or other.failed
+
+
+def play_many(first: int, count: int, broken: str | None = None) -> Figures:
+    """The seeds from `first` on, in processes that each play a few and end: what a life that was
+    killed leaves in memory goes with them. With `broken` the daemon has that fault."""
+    starts = range(first, first + count, _AT_ONCE)
+    parts = [(start, min(_AT_ONCE, first + count - start), broken) for start in starts]
+    total = Figures()
+    with get_context("fork").Pool(os.cpu_count(), maxtasksperchild=1) as pool:
+        for figures in pool.imap(_play_some, parts):
+            total.add(figures)
+            if total.failed:
+                break
+    return total
+
+
+def _play_some(part: tuple[int, int, str | None]) -> Figures:
+    first, count, broken = part
+    if broken is not None:
+        breaks.BREAKS[broken]()
+    with _folder() as folder:
+        return Player(folder).play_all(str(seed) for seed in range(first, first + count))
+
 
 class Player:
-    """Plays lives in a folder in memory."""
+    """Plays lives in folders within `root`."""
 
-    def __init__(self) -> None:
-        self._root = Path(tempfile.mkdtemp(prefix="teasim", dir=_in_memory()))
+    def __init__(self, root: Path) -> None:
+        self._root = root
         self._template = self._root / "template.db"
         open_writer(self._template).close()
         structlog.configure(processors=[_drop])
@@ -76,7 +114,7 @@ class Player:
                 f"shrunk to {len(actions)} actions, which fail with: "
                 f"{(shorter.faults or ['nothing: it depends on more'])[0]}",
                 *shorter.trace,
-                f"again: python -m tests.simulation --seed {seed} --actions {numbers}",
+                f"{AGAIN} --seed {seed} --actions {numbers}",
             )
         )
 
@@ -99,5 +137,17 @@ def _drop(logger: object, method: str, event: object) -> object:
     raise structlog.DropEvent
 
 
-def _in_memory() -> str | None:
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """In memory, where there is such a thing."""
+    where = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="teasim", dir=where) as folder:
+        yield Path(folder)
+
+
+def play_one(seed: str, actions: Sequence[Action], broken: str | None = None) -> Record:
+    """One life."""
+    if broken is not None:
+        breaks.BREAKS[broken]()
+    with _folder() as folder:
+        return Player(folder).play(seed, actions)[1]

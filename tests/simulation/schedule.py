@@ -37,8 +37,23 @@ _KINDS = (
 )
 
 
+KINDS = frozenset(kind for kind, _ in _KINDS)
 NOT_PLAYED = ("A6.raise_alert", "A7.clear_alert")
 """Commits of what runs beside the core, which no life has."""
+
+CAUSES = {
+    "T0.retry": "retry_dead",
+    "T7.command": "new",
+    "T7.revoke": "revoke",
+    "T8.compact": "compact",
+    "A1.drop_row": "drop",
+    "A2.retry_letter": "retry_letter",
+    "A3.drop_letter": "drop_letter",
+    "A4.delete_session": "delete",
+    "A5.erase": "erase",
+    "A8.sweep": "sweep",
+}
+"""Which action leads to a commit that is rare without."""
 
 
 @dataclass(frozen=True, slots=True)
