@@ -201,7 +201,8 @@ def _sent(record: Record) -> Iterator[str]:
         if not part.possible_repeat and part.outbound_id not in record.again:
             by_chat[part.address.chat_id].append((part.outbound_id, part.index))
     for name, repeats in sends.items():
-        if len(repeats) > 2 or any(not repeat for repeat in repeats[1:]):
+        most = len(repeats) if name[0] in record.again else 2
+        if len(repeats) > most or any(not repeat for repeat in repeats[1:]):
             yield f"delivery: part {name} was sent {len(repeats)} times, marked {repeats}"
     for chat, order in by_chat.items():
         if order != sorted(order):

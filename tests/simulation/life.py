@@ -206,6 +206,7 @@ class Life:
         else:
             self.commits += 1
             self.record.seen.add(name)
+            self.record.note(self.now(), f"  commit: {name}")
             assert self._database is not None
             for fault in self.books.after_commit(self._database.inline.connection):
                 self.record.fault(f"after {name}: {fault}")
@@ -452,7 +453,7 @@ class Life:
     ) -> tuple[dict[str, Channel], tuple[()]]:
         return {
             name: (known or {}).get(name)
-            or SimChannel(name, idempotent=name == "dedup", record=self.record)
+            or SimChannel(name, idempotent=name == "dedup", record=self.record, now=self.now)
             for name in sections
         }, ()
 

@@ -100,6 +100,7 @@ class Model:
         if kind == "calls" and (request.tool_choice == "none" or not request.tools):
             kind = "answer"
         record.seen.add(f"model {kind}")
+        record.note(self._now(), f"  model: {kind} to {request.purpose} {last.content[-40:]!r}")
         attempt = self._attempt(request, kind)
         if kind == "hangs":
             await anyio.sleep(4000)
@@ -217,8 +218,11 @@ class SimChannel:
 
     limit = 40
 
-    def __init__(self, name: str, *, idempotent: bool, record: Record) -> None:
+    def __init__(
+        self, name: str, *, idempotent: bool, record: Record, now: Callable[[], float]
+    ) -> None:
         self.name = name
+        self._now = now
         self.idempotent = idempotent
         self._record = record
         self._tries: dict[str, int] = {}
@@ -241,6 +245,8 @@ class SimChannel:
             0
         ]
         record.seen.add(f"send {outcome}")
+        where = f"{part.address.chat_id}, text {part.outbound_id}, part {part.index}"
+        record.note(self._now(), f"  send: {outcome} to {where}: {part.content!r}")
         if outcome in ("sent", "unknown"):
             record.sends.append((part, outcome))
         if outcome == "refused":

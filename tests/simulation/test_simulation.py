@@ -36,6 +36,7 @@ def figures(*arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.timeout(900)
 def test_what_must_hold_holds_in_every_life(capsys: pytest.CaptureFixture[str]) -> None:
     found = figures("--first", "0", "--count", str(LIVES))
     assert not found["failed"], found["failed"]
@@ -58,6 +59,7 @@ def test_a_life_is_the_same_each_time() -> None:
     assert first.stdout.count("\n") > 5
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(BREAKS))
 def test_a_fault_is_found_shrunk_and_shown_again(name: str) -> None:
     found = figures("--broken", name, "--first", "0", "--count", "400")
@@ -71,6 +73,7 @@ def test_a_fault_is_found_shrunk_and_shown_again(name: str) -> None:
     assert "WRONG: " in shown.stdout
 
 
+@pytest.mark.timeout(0)
 @pytest.mark.skipif(not os.environ.get("TEAAGENTD_SOAK"), reason="runs until it is stopped")
 def test_new_lives_until_stopped(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
