@@ -272,7 +272,7 @@ class Life:
 
     async def _redeliver(self, daemon: Daemon, action: Action, dice: random.Random) -> None:
         for _ in range(2):
-            await self._publish(daemon, action, f"#{action.number}# twice", dice)
+            await self._publish(daemon, action, f"#{action.number}# twice", dice, named=True)
 
     async def _stop(self, daemon: Daemon, action: Action, dice: random.Random) -> None:
         await self._publish(daemon, action, "/stop", dice)
@@ -383,8 +383,16 @@ class Life:
             await daemon.store.admin.drop_letter(entry.id)
 
     async def _publish(
-        self, daemon: Daemon, action: Action, text: str, dice: random.Random, part: int = 0
+        self,
+        daemon: Daemon,
+        action: Action,
+        text: str,
+        dice: random.Random,
+        part: int = 0,
+        *,
+        named: bool = False,
     ) -> None:
+        """`named` by its client for sure, so that it is known when it comes again."""
         channel, chat_id = action.chat
         external = f"{action.number}.{part}"
         sender_id = random.Random(external).choice(_SENDERS)
@@ -393,7 +401,7 @@ class Life:
             chat_id=chat_id,
             content=text,
             sender_id=sender_id,
-            external_id=external if dice.random() < 0.9 else None,
+            external_id=external if named or dice.random() < 0.9 else None,
         )
         if message.external_id is not None:
             self._unheard[external] = message
