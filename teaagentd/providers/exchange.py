@@ -20,7 +20,7 @@ from teaagentd.abc import Clock, OnChunk
 from teaagentd.errors import ProviderError, ProviderUnavailable, RequestRefused
 from teaagentd.providers.answer import Answer, read_json
 from teaagentd.providers.failures import Refusal, error_from, mask, read_refusal, retry_after
-from teaagentd.providers.wire import Wire, encode
+from teaagentd.providers.wire import Body, Pieces, encode
 from teaagentd.types import Attempt, LLMResponse, Usage
 
 if TYPE_CHECKING:
@@ -113,9 +113,7 @@ class ChatServer:
         if client is not None:
             await client.aclose()
 
-    async def complete(
-        self, body: dict[str, Wire], *, purpose: str, on_chunk: OnChunk | None
-    ) -> LLMResponse:
+    async def complete(self, body: Body, *, purpose: str, on_chunk: OnChunk | None) -> LLMResponse:
         """The answer to `body`. Raises `ProviderError` only. A server that refuses an option
         which an answer can do without is asked again without it, now and ever after."""
         attempts: list[Attempt] = []
@@ -143,7 +141,7 @@ def _address(base_url: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
-def _refused_option(problem: ProviderError, sent: Mapping[str, Wire]) -> str | None:
+def _refused_option(problem: ProviderError, sent: Mapping[str, object]) -> str | None:
     """The optional field of the request that the server's refusal names."""
     if problem.status not in (400, 422) or problem.streamed:
         return None
@@ -173,7 +171,7 @@ class _Exchange:
         self._started_at = server.clock.now_ms()
         self._started = server.clock.monotonic()
 
-    async def run(self, content: bytes) -> LLMResponse:
+    async def run(self, content: bytes | Pieces) -> LLMResponse:
         """Send `content`, read the answer, and say how it went."""
         try:
             await self._read_within_limits(content)
@@ -185,7 +183,7 @@ class _Exchange:
             problem.attempts = (self._attempt(str(problem)),)
             raise
 
-    async def _read_within_limits(self, content: bytes) -> None:
+    async def _read_within_limits(self, content: bytes | Pieces) -> None:
         client = await self._server.client()
         with self._silence:
             self._bear(self._server.timeouts.first_token_s)
@@ -213,7 +211,7 @@ class _Exchange:
         self._limit_s, self._borne_at = seconds, now
         self._silence.deadline = anyio.current_time() + seconds + slack_s
 
-    async def _read(self, client: SdkClient, content: bytes) -> None:
+    async def _read(self, client: SdkClient, content: bytes | Pieces) -> None:
         reply = await client.post(content, MAX_ANSWER_BYTES)
         try:
             empty = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from teaagentd.providers.wire import Wire, encode
+from teaagentd.providers.wire import Wire, plain_bytes
 from teaagentd.types import Json, JsonObject
 
 _AS_THEY_ARE = ("type", "const", "enum", "required", "format")
@@ -36,7 +36,7 @@ def grammar(schema: JsonObject) -> str:
         "key_separator": ": ",
         "lenient": True,
     }
-    text = encode({**_kept_of(schema), "x-guidance": layout}).decode()
+    text = plain_bytes({**_kept_of(schema), "x-guidance": layout}).decode()
     return f"%llguidance {{}}\nstart: %json {text}"
 
 

@@ -20,7 +20,7 @@ from teaagentd.providers.grammar import grammar
 from teaagentd.providers.llama_process import LlamaProcess, NotServing, settled
 from teaagentd.providers.llama_server import Order
 from teaagentd.providers.options import OnProgress, ProviderOptions
-from teaagentd.providers.wire import Wire, request_body
+from teaagentd.providers.wire import Body, request_body
 from teaagentd.types import LLMRequest, LLMResponse
 
 log = structlog.get_logger()
@@ -115,7 +115,7 @@ class LocalAdapter:
                 log.warning("local_form_not_kept", model=self.model)
             return response
 
-    def _body(self, request: LLMRequest) -> dict[str, Wire]:
+    def _body(self, request: LLMRequest) -> Body:
         body = request_body(request, model=self.model)
         body.setdefault("temperature", 0.0)
         body.setdefault("max_tokens", _OUTPUT_TOKENS)

@@ -11,6 +11,7 @@ import httpx2
 import openai
 
 from teaagentd.providers.answer import read_json
+from teaagentd.providers.wire import Pieces
 
 Event = tuple[str, str]
 """The name and the data of one server-sent event."""
@@ -48,13 +49,16 @@ class SdkClient:
         """The server is at another address from now on."""
         self._client.base_url = base_url
 
-    async def post(self, content: bytes, max_bytes: int) -> Reply:
+    async def post(self, content: bytes | Pieces, max_bytes: int) -> Reply:
         """Send `content`, and return when the headers of a good answer are there."""
+        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        if isinstance(content, Pieces):
+            headers["Content-Length"] = str(content.length)
         stream = await self._client.post(
             "/chat/completions",
             cast_to=object,
             content=content,
-            options={"headers": {"Accept": "text/event-stream", "Accept-Encoding": "identity"}},
+            options={"headers": headers},
             stream=True,
             stream_cls=openai.AsyncStream[object],
         )

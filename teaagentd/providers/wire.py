@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import orjson
@@ -11,14 +11,68 @@ from teaagentd.transcript import clean_text
 from teaagentd.types import JsonObject, LLMMessage, LLMRequest, ToolCall, ToolSpec
 
 Wire: TypeAlias = "dict[str, Wire] | list[Wire] | str | int | float | bool | JsonObject | None"
+Body: TypeAlias = "dict[str, Wire | Messages]"
+LARGE = 1_000_000
+"""Characters of its messages from which on a request is written while it is sent."""
+_PIECE = 64 * 1024
+_OPENING = b'"messages":['
 
 
-def encode(body: Mapping[str, Wire]) -> bytes:
-    """`body` as UTF-8 JSON. Lone surrogates, which no encoder takes, become U+FFFD."""
+class Messages:
+    """The messages of a request, each written when it is asked for."""
+
+    def __init__(self, messages: Sequence[LLMMessage]) -> None:
+        self._messages = messages
+        self.characters = sum(len(one.content) for one in messages)
+
+    def __iter__(self) -> Iterator[dict[str, Wire]]:
+        return map(_message, self._messages)
+
+
+class Pieces:
+    """The bytes of a large body, written anew each time they are read, so that no copy of what was
+    said is held while a model reads it. `length` is how many they are."""
+
+    def __init__(self, body: Mapping[str, Wire | Messages], messages: Messages) -> None:
+        head, _, tail = plain_bytes({**body, "messages": []}).partition(_OPENING)
+        self._head, self._messages, self._tail = head + _OPENING, messages, tail
+        self.length = sum(map(len, self.written()))
+
+    def written(self) -> Iterator[bytes]:
+        """All of it, in order."""
+        piece = bytearray(self._head)
+        for number, message in enumerate(self._messages):
+            if number:
+                piece += b","
+            piece += plain_bytes(message)
+            if len(piece) >= _PIECE:
+                yield bytes(piece)
+                piece.clear()
+        yield bytes(piece) + self._tail
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.written():
+            yield piece
+
+
+def encode(body: Mapping[str, Wire | Messages]) -> bytes | Pieces:
+    """`body` as it is sent."""
+    messages = body.get("messages")
+    if isinstance(messages, Messages) and messages.characters > LARGE:
+        return Pieces(body, messages)
+    return plain_bytes(body)
+
+
+def plain_bytes(value: object) -> bytes:
+    """`value` as UTF-8 JSON. Lone surrogates, which no encoder takes, become U+FFFD."""
     try:
-        return orjson.dumps(body, default=dict)
+        return orjson.dumps(value, default=_plain)
     except orjson.JSONEncodeError:
-        return orjson.dumps(_cleaned(body), default=dict)
+        return orjson.dumps(_cleaned(value), default=_plain)
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, Messages) else dict(value)  # type: ignore[call-overload]
 
 
 def _cleaned(value: object) -> object:
@@ -26,19 +80,17 @@ def _cleaned(value: object) -> object:
         return clean_text(value)
     if isinstance(value, Mapping):
         return {clean_text(str(name)): _cleaned(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | Messages):
         return [_cleaned(item) for item in value]
     return value
 
 
-def request_body(
-    request: LLMRequest, *, model: str, limit_name: str = "max_tokens"
-) -> dict[str, Wire]:
+def request_body(request: LLMRequest, *, model: str, limit_name: str = "max_tokens") -> Body:
     """The body of `request`, always streamed. `limit_name` is the server's word for the limit of
     the output: `max_completion_tokens` at OpenAI, `max_tokens` elsewhere."""
-    body: dict[str, Wire] = {
+    body: Body = {
         "model": model,
-        "messages": write_messages(request.messages),
+        "messages": Messages(request.messages),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -56,11 +108,6 @@ def request_body(
     if request.temperature is not None:
         body["temperature"] = request.temperature
     return body
-
-
-def write_messages(messages: Sequence[LLMMessage]) -> list[Wire]:
-    """`messages`, legal already, in the dialect's own form."""
-    return [_message(message) for message in messages]
 
 
 def _message(message: LLMMessage) -> dict[str, Wire]:
@@ -86,7 +133,7 @@ def _call(call: ToolCall) -> dict[str, Wire]:
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": call.name, "arguments": encode(dict(call.arguments)).decode()},
+        "function": {"name": call.name, "arguments": plain_bytes(dict(call.arguments)).decode()},
     }
 
 

@@ -27,7 +27,7 @@ from teaagentd.errors import (
     RequestRefused,
     StoreUnavailable,
 )
-from teaagentd.providers.wire import write_messages
+from teaagentd.providers.wire import Messages
 from teaagentd.testing import Broken, Scripted, ScriptedModel, illegal
 from teaagentd.types import JsonObject, LLMMessage, LLMResponse, SessionKey, ToolCall
 from tests import strict_dialect
@@ -89,7 +89,7 @@ class Rig:
         history = self.journal.transcript
         assert self.model.refused == []
         for asked in self.model.requests:
-            wire = orjson.loads(orjson.dumps(write_messages(asked.messages), default=dict))
+            wire = orjson.loads(orjson.dumps(list(Messages(asked.messages)), default=dict))
             assert strict_dialect.illegal(wire) is None
         assert illegal(history) is None
         assert transcript.legal(history) == tuple(history)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from teaagentd.providers.wire import encode, request_body
+from teaagentd.providers.wire import Pieces, encode, plain_bytes, request_body
 from teaagentd.types import LLMMessage, LLMRequest, ToolCall, ToolSpec
 from tests.strict_dialect import illegal
 
@@ -28,7 +28,7 @@ HISTORY = (
 
 
 def written(request: LLMRequest, **options: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(encode(request_body(request, model="m", **options)))
+    body: dict[str, Any] = json.loads(plain_bytes(request_body(request, model="m", **options)))
     return body
 
 
@@ -83,3 +83,17 @@ def test_lone_surrogates_are_written_as_replacement_marks() -> None:
     assert user["content"] == "😀\n\na\ufffd"
     arguments = assistant["tool_calls"][0]["function"]["arguments"]
     assert json.loads(arguments) == {"\ufffd": ["\ufffd"]}
+
+
+def test_a_large_request_is_written_piece_by_piece_with_the_same_bytes() -> None:
+    texts = ("a", "b" * 700_000, 'c "messages":[ \ud800', "d" * 400_000)
+    messages = tuple(LLMMessage(role="user", content=text, note="n") for text in texts)
+    request = LLMRequest(messages=messages)
+    body = request_body(request, model='m "messages":[')
+    pieces = encode(body)
+    assert isinstance(pieces, Pieces)
+    written = b"".join(pieces.written())
+    assert len(written) == pieces.length
+    assert written == plain_bytes(body)
+    assert b"".join(pieces.written()) == written, "it can be sent again"
+    assert max(map(len, pieces.written())) < 1_000_000

@@ -44,6 +44,7 @@ class Books:
         self.said: dict[int, Said] = {}
         self.answers: dict[int, set[int]] = defaultdict(set)
         self._removals: list[tuple[int, int, Gone]] = []
+        self.newest_at_sweeps: set[int] = set()
         self._before = self._newest = 0
         """The highest row before the last commit, and after it."""
 
@@ -70,6 +71,11 @@ class Books:
         self._newest = max(newest, self._newest)
         for session, count in connection.execute(_RUNNING).fetchall():
             yield f"one-live-turn: session {session} has {count}"
+
+    def swept(self, connection: sqlite3.Connection) -> None:
+        """What was older than it need be kept is gone."""
+        sql = "SELECT max(id) FROM inbox WHERE kind = 'message'"
+        self.newest_at_sweeps.add(connection.execute(sql).fetchone()[0])
 
     def removed(self, takes: Gone) -> None:
         """An operator had messages taken away by the commit that was just looked at. It may be one
@@ -112,7 +118,7 @@ def at_the_end(path: Path, record: Record, books: Books) -> Iterator[str]:
     """What must hold of a life that is over."""
     with closing(sqlite3.connect(path)) as file:
         yield from _kept_and_answered(file, books)
-        yield from _folded_once(file, swept="A8.sweep" in record.seen)
+        yield from _folded_once(file, books)
         yield from _told(file, record)
         yield from _forgotten(file, record, books)
         yield from _sound(file)
@@ -155,7 +161,7 @@ def _forgotten(file: sqlite3.Connection, record: Record, books: Books) -> Iterat
             )
 
 
-def _folded_once(file: sqlite3.Connection, *, swept: bool) -> Iterator[str]:
+def _folded_once(file: sqlite3.Connection, books: Books) -> Iterator[str]:
     placed = file.execute(
         "SELECT m.inbox, m.turn, i.turn, m.session, m.content, i.content FROM messages m "
         "JOIN inbox i ON i.id = m.inbox WHERE m.role = 'user' ORDER BY m.session, m.place"
@@ -175,10 +181,9 @@ def _folded_once(file: sqlite3.Connection, *, swept: bool) -> Iterator[str]:
         "SELECT id FROM inbox WHERE kind = 'message' AND turn IS NOT NULL "
         "AND id NOT IN (SELECT inbox FROM messages WHERE inbox IS NOT NULL)"
     ).fetchall()
-    (newest,) = file.execute("SELECT max(id) FROM inbox WHERE kind = 'message'").fetchone()
     for (row_id,) in unplaced:
-        if row_id == newest and swept:
-            continue  # It tells where its owner was last, and stays without its words.
+        if row_id in books.newest_at_sweeps:
+            continue  # It tells where its owner was last, and stays when the history goes.
         yield f"folded-once: message {row_id} was claimed and stands in no transcript"
 
 

@@ -82,6 +82,7 @@ class Life:
         self._armed: tuple[str, str] | None = None
         self._database: InlineDatabase | None = None
         self._dead = True
+        self._transaction: list[str] = []
         self._finished = False
         self._ended: dict[str, int] = {}
         dice = random.Random(f"{seed}/life")
@@ -112,6 +113,7 @@ class Life:
         loop = VirtualLoop(self._at)
         loop.set_exception_handler(self._callback_raised)
         self._loop, self._dead = loop, False
+        self._transaction.clear()
         main = loop.create_task(self._serve())
         self.record.note(self.now(), f"process {self._processes} starts")
         try:
@@ -202,23 +204,33 @@ class Life:
         if self._dead:
             return
         if side == "before":
-            self.books.before_commit()
-        else:
-            self.commits += 1
-            self.record.seen.add(name)
-            self.record.note(self.now(), f"  commit: {name}")
-            assert self._database is not None
-            for fault in self.books.after_commit(self._database.inline.connection):
-                self.record.fault(f"after {name}: {fault}")
-            if name in ("A4.delete_session", "A5.erase") and self._removing is not None:
-                self.books.removed(self._removing)
-                self.record.rewritten.append(len(self.record.requests))
+            if not self._transaction:
+                self.books.before_commit()
+            self._transaction.append(name)
+        elif self._transaction:
+            self._committed()
         if self._armed == (name, side):
             self._armed = None
             self.record.note(self.now(), f"{side} {name}:")
             self.record.seen.add(f"crash {side} {name}")
             self.crash()
             raise Crash
+
+    def _committed(self) -> None:
+        """A transaction of one operation or several stands, whatever happens next."""
+        names, self._transaction = self._transaction, []
+        self.commits += len(names)
+        self.record.seen.update(names)
+        self.record.note(self.now(), f"  commit: {', '.join(names)}")
+        assert self._database is not None
+        connection = self._database.inline.connection
+        for fault in self.books.after_commit(connection):
+            self.record.fault(f"after {names}: {fault}")
+        if "A8.sweep" in names:
+            self.books.swept(connection)
+        if self._removing is not None and {"A4.delete_session", "A5.erase"} & set(names):
+            self.books.removed(self._removing)
+            self.record.rewritten.append(len(self.record.requests))
 
     def _activity(self, activity: Activity) -> None:
         if not self._dead and activity.phase is Phase.DONE:
