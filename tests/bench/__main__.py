@@ -16,17 +16,20 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.figures import QUICK, Effort, Figure, idling, starting, turns
+from tests.bench.months import months
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON object, for machines")
     parser.add_argument("--quick", action="store_true", help="one short round, to see it work")
-    parser.add_argument("--only", choices=("starting", "idling", "turns"), help="one group")
+    parser.add_argument(
+        "--only", choices=("starting", "idling", "turns", "months"), help="one group"
+    )
     given = parser.parse_args()
     effort = QUICK if given.quick else Effort()
     figures: list[Figure] = []
-    for group in (starting, idling, turns):
+    for group in (starting, idling, turns, months):
         if given.only in (None, group.__name__):
             for figure in group(effort):
                 print(f"{figure.name}: {_number(figure.daemon)} {figure.unit}", file=sys.stderr)

@@ -44,9 +44,14 @@ class Effort:
     sessions: int = 200
     messages: int = 5
     idle_s: float = 30.0
+    stored_sessions: int = 10_000
+    stored_messages: int = 2_000_000
 
 
-QUICK = Effort(rounds=1, turns=6, sessions=20, messages=2, idle_s=2.0)
+QUICK = Effort(
+    rounds=1, turns=6, sessions=20, messages=2, idle_s=2.0,
+    stored_sessions=20, stored_messages=2000,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +253,7 @@ def _empty_history(effort: Effort) -> Rounds:
             DaemonProcess(box.root / "empty", provider=server.url) as daemon,
         ):
             daemon.start()
-            _load(daemon, sessions=10, prefix="warm")
+            load(daemon, sessions=10, prefix="warm")
             for number in range(effort.rounds):
                 _round(rounds, server, daemon, body, effort.turns, prefix=f"e{number}")
     return rounds
@@ -269,7 +274,7 @@ def _long_history(effort: Effort) -> Rounds:
             daemon.start()
             for number in range(effort.rounds):
                 prefix = f"l{number}"
-                _load(
+                load(
                     daemon,
                     sessions=sessions,
                     messages=HISTORY // 2,
@@ -293,7 +298,7 @@ def _round(
     """One round of turns, then as many bare calls."""
     count = sessions or turns_in_all
     before = cpu_s(daemon.pid)
-    done = _load(daemon, sessions=count, messages=turns_in_all // count, prefix=prefix)
+    done = load(daemon, sessions=count, messages=turns_in_all // count, prefix=prefix)
     spent = cpu_s(daemon.pid) - before
     latencies = done["latencies_ms"]
     rounds.turn_ms.append(spent * 1000 / len(latencies))
@@ -316,10 +321,10 @@ def _throughput(effort: Effort, turn_ms: float) -> Iterator[Figure]:
         }
         with DaemonProcess(box.root / "many", provider=server.url, environ=environ) as daemon:
             daemon.start()
-            _load(daemon, sessions=10, prefix="warm")
+            load(daemon, sessions=10, prefix="warm")
             for number in range(effort.rounds):
                 before = cpu_s(daemon.pid)
-                done = _load(
+                done = load(
                     daemon,
                     sessions=effort.sessions,
                     messages=effort.messages,
@@ -355,9 +360,10 @@ def _throughput(effort: Effort, turn_ms: float) -> Iterator[Figure]:
     yield Figure(name="memory after that load, RSS", unit="MiB", daemon=after.rss)
 
 
-def _load(
+def load(
     daemon: DaemonProcess, *, characters: int = CHARACTERS, **options: object
 ) -> dict[str, Any]:
+    """What tests.bench.load says after it has sent what `options` say."""
     arguments = [
         word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)
     ]
@@ -376,7 +382,7 @@ def _capture(box: Box, environ: Mapping[str, str], *, history: int) -> Path:
     with ServerProcess([{"text": answer, "times": 0}]) as server:
         with _with_tools(box, f"capture-{history}", server.url, environ) as daemon:
             daemon.start()
-            _load(
+            load(
                 daemon,
                 messages=history // 2 + 1,
                 prefix="capture",

@@ -29,6 +29,9 @@ NAMES = (
     "throughput, share of what CPU per turn allows",
     "CPU per turn under that load",
     "memory after that load, RSS",
+    "CPU per turn after months",
+    "start to ready after months, CPU",
+    "memory that 1,000 messages to one busy session take",
 )
 
 
@@ -44,5 +47,5 @@ def test_a_quick_run_has_every_figure() -> None:
     figures = json.loads(done.stdout)["figures"]
     assert tuple(figure["name"] for figure in figures) == NAMES
     bounded = [figure for figure in figures if figure["holds"] is not None]
-    assert len(bounded) == 14
+    assert len(bounded) == 17
     assert all(isinstance(figure["daemon"], float) for figure in figures)
