@@ -118,7 +118,7 @@ def at_the_end(path: Path, record: Record, books: Books) -> Iterator[str]:
     """What must hold of a life that is over."""
     with closing(sqlite3.connect(path)) as file:
         yield from _kept_and_answered(file, books)
-        yield from _folded_once(file, books)
+        yield from _folded_once(file, record, books)
         yield from _told(file, record)
         yield from _forgotten(file, record, books)
         yield from _sound(file)
@@ -161,7 +161,7 @@ def _forgotten(file: sqlite3.Connection, record: Record, books: Books) -> Iterat
             )
 
 
-def _folded_once(file: sqlite3.Connection, books: Books) -> Iterator[str]:
+def _folded_once(file: sqlite3.Connection, record: Record, books: Books) -> Iterator[str]:
     placed = file.execute(
         "SELECT m.inbox, m.turn, i.turn, m.session, m.content, i.content FROM messages m "
         "JOIN inbox i ON i.id = m.inbox WHERE m.role = 'user' ORDER BY m.session, m.place"
@@ -182,8 +182,10 @@ def _folded_once(file: sqlite3.Connection, books: Books) -> Iterator[str]:
         "AND id NOT IN (SELECT inbox FROM messages WHERE inbox IS NOT NULL)"
     ).fetchall()
     for (row_id,) in unplaced:
-        if row_id in books.newest_at_sweeps:
-            continue  # It tells where its owner was last, and stays when the history goes.
+        if row_id in books.newest_at_sweeps or (books.newest_at_sweeps and "jump" in record.seen):
+            # It tells where its owner was last, and stays when the history goes; one that came
+            # before the clock was set back goes with the next sweep.
+            continue
         yield f"folded-once: message {row_id} was claimed and stands in no transcript"
 
 
