@@ -54,6 +54,7 @@ class Monitor:
         self._step_s = step_s
         self._identity: tuple[int, int] | None = None
         self._due = anyio.Event()
+        store.admin.on_damage(self.request)
 
     def request(self) -> None:
         """Look now."""
@@ -77,6 +78,10 @@ class Monitor:
 
     async def look(self) -> None:
         """Look at everything once. Raises `StoreError`."""
+        if (damage := self._store.admin.damage) is not None:
+            self._alerts.raised("database", "damage", f"The database is damaged. {damage}")
+        else:
+            self._alerts.cleared("database", "damage")
         await self._look_at_disk()
         await self._look_at_file()
         self._look_at_channels()

@@ -12,6 +12,7 @@ import anyio.to_thread
 import structlog
 
 from teaagentd.abc import Clock
+from teaagentd.errors import StoreDamaged
 from teaagentd.store import (
     alerts,
     desk,
@@ -59,6 +60,15 @@ class StoreAdmin:
         self._recent = recent
 
     # -- reads --------------------------------------------------------------------------
+
+    @property
+    def damage(self) -> StoreDamaged | None:
+        """What was met of a file that something else has written over; None while all is well."""
+        return self._database.damage
+
+    def on_damage(self, call: Callable[[], None]) -> None:
+        """Have `call` called when such a thing is met first."""
+        self._database.on_damage = call
 
     async def inbox(self, *, limit: int = 100, before: int | None = None) -> Sequence[InboxEntry]:
         """What waits to be answered and what was set aside, the newest first."""

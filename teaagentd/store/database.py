@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import anyio
 
+from teaagentd.errors import StoreDamaged
 from teaagentd.store.readers import Readers
 from teaagentd.store.writer import OnCommit, Operation, Writer
 
@@ -19,6 +20,11 @@ T = TypeVar("T")
 
 class Database:
     """One writing connection in a thread of its own, and up to two reading ones."""
+
+    damage: StoreDamaged | None = None
+    """What was met first of a file that something else has written over."""
+    on_damage: Callable[[], None] | None = None
+    """Called then, in the event loop."""
 
     def __init__(self, path: Path, on_commit: OnCommit | None = None) -> None:
         self.path = path
@@ -53,11 +59,25 @@ class Database:
             await operation.waiter
         except asyncio.CancelledError:
             await self._outlast(operation)
-        return operation.outcome()
+        try:
+            return operation.outcome()
+        except StoreDamaged as error:
+            self._met(error)
+            raise
 
     async def read(self, run: Callable[[sqlite3.Connection], T]) -> T:
         """What `run` finds on a reading connection. Raises `StoreUnavailable`, `StoreDamaged`."""
-        return await self._readers.read(run)
+        try:
+            return await self._readers.read(run)
+        except StoreDamaged as error:
+            self._met(error)
+            raise
+
+    def _met(self, error: StoreDamaged) -> None:
+        if self.damage is None:
+            self.damage = error
+            if self.on_damage is not None:
+                self.on_damage()
 
     async def ping(self) -> None:
         """Return once the writer has done what was queued before. Can be cancelled."""
