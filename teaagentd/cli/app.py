@@ -34,7 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("teaagentd.cli.doctor", "Look everything over, and say how to mend it."),
     "backup": ("teaagentd.cli.backup", "Write everything of the home into one file."),
     "restore": ("teaagentd.cli.backup", "Put back what a backup holds."),
-    "config": ("teaagentd.cli.config", "Check or show the configuration."),
+    "config": ("teaagentd.cli.config", "Check, show or change the configuration."),
 }
 """Verb: the module that has it under its own name, and its line in the overview."""
 

@@ -1,4 +1,4 @@
-"""`teaagentd config`: look the configuration over, or show what is in force."""
+"""`teaagentd config`: look the configuration over, show what is in force, or change a key."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import click
 
 from teaagentd.cli.console import put, say
 from teaagentd.cli.options import current_home, home_option
+from teaagentd.config.edit import set_key
 from teaagentd.config.load import Loaded, load_settings
 from teaagentd.config.settings import ProviderSection
-from teaagentd.config.text import show
+from teaagentd.config.source import is_secret_name
+from teaagentd.config.text import MASK, show, toml_value
 from teaagentd.errors import ConfigError, ModelMissing
 from teaagentd.plugins import check_installed
 from teaagentd.providers import model_file
@@ -17,7 +19,7 @@ from teaagentd.providers import model_file
 @click.group()
 @home_option
 def config() -> None:
-    """Check or show the configuration."""
+    """Check, show or change the configuration."""
 
 
 @config.command()
@@ -73,6 +75,30 @@ def show_() -> None:
     loaded = load_settings(current_home())
     _warn(loaded)
     put(show(loaded))
+
+
+@config.command(name="set", context_settings={"ignore_unknown_options": True})
+@home_option
+@click.argument("key")
+@click.argument("value")
+def set_(key: str, value: str) -> None:
+    """Set KEY, like agent.name, to VALUE in config.toml.
+
+    VALUE is written as in the file, a text also without quotes. The whole is looked over first:
+    what cannot be used is not written. Comments, ${NAME} and all else in the file stay. A running
+    daemon takes it up within some 15 seconds, or at once at SIGHUP.
+    """
+    home = current_home()
+    change = set_key(home, key, value)
+    _warn(change.loaded)
+    for warning in change.warnings:
+        say(f"warning: {warning}")
+    try:
+        check_settings(change.loaded)
+    except ConfigError as error:
+        say(f"warning: {error}")
+    shown = MASK if is_secret_name(key.rpartition(".")[2]) else toml_value(change.value)
+    put(f"{key} = {shown} is in {home.config_file}.")
 
 
 def _warn(loaded: Loaded) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +60,12 @@ class Loaded:
             raise ConfigError(f"{self.place(error.key)}: {error}") from error
 
 
-def load_settings(home: Home) -> Loaded:
-    """The settings of `home`. A missing or empty file is all defaults. Raises `ConfigError`."""
+def load_settings(home: Home, file: Tree | None = None) -> Loaded:
+    """The settings of `home`, with `file` in place of what its file holds. A missing or empty file
+    is all defaults. Raises `ConfigError`."""
     path = home.config_file
-    file = read_toml(path)
+    if file is None:
+        file = read_toml(path)
     environment, warnings = _environment()
     merged, origins = layered(file, environment, path)
     refused, unknown = unknown_keys(merged, _known(Settings), origins, path)
@@ -83,6 +85,10 @@ def load_settings(home: Home) -> Loaded:
     )
 
 
+_READ_ELSEWHERE = frozenset({"HOME", "FAILPOINT", "SOAK", "CRASH_SEED"})
+"""What follows the prefix in variables that name no section: the folder, and those of the tests."""
+
+
 def _environment() -> tuple[Tree, list[str]]:
     """What the `TEAAGENTD_<SECTION>__<KEY>` variables say, and those that name no section."""
     try:
@@ -92,11 +98,11 @@ def _environment() -> tuple[Tree, list[str]]:
         raise ConfigError(_no_json(field)) from None
     values.pop("home", None)
     sections = {name.upper() for name in Settings.model_fields}
+    sections |= _READ_ELSEWHERE
     unknown = [
         f"{name}: no section has this name; the variable is ignored"
         for name in sorted(os.environ)
         if name.startswith(ENV_PREFIX)
-        and "__" in name
         and name.removeprefix(ENV_PREFIX).partition("__")[0].upper() not in sections
     ]
     return values, unknown
@@ -115,6 +121,16 @@ def _no_json(section: str) -> str:
         f"{whole}: is no valid JSON; set the keys one by one, like "
         f"{variable_name('agent.max_iterations')}=20"
     )
+
+
+def unknown(names: Sequence[str], path: Path) -> str | None:
+    """What is said of a key in `path` that nobody reads; None for one that somebody does."""
+    tree: object = None
+    for name in reversed(names):
+        tree = {name: tree}
+    assert isinstance(tree, dict)
+    refused, warned = unknown_keys(tree, _known(Settings), {}, path)
+    return next(iter((*refused, *warned)), None)
 
 
 def _known(model: type[BaseModel]) -> Tree:

@@ -50,19 +50,26 @@ def variable_name(key: str) -> str:
 def read_toml(path: Path) -> Tree:
     """The tables of a file; a missing one has none. Raises `ConfigError` with line and column."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
     except FileNotFoundError:
         return {}
     except IsADirectoryError:
         raise ConfigError(
             f"{path}: is a folder, not a file; move it away or put the settings in its place"
         ) from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text (at byte {error.start})") from None
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); nothing was changed"
         ) from None
+    return decode_toml(data, path)
+
+
+def decode_toml(data: bytes, path: Path) -> Tree:
+    """The same for what was read of it."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text (at byte {error.start})") from None
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
