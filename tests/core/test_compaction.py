@@ -335,3 +335,49 @@ async def test_h05_where_no_summary_helps_none_is_tried_again_and_again(tmp_path
         assert all("/new" in reply.content for reply in await rig.replies())
     assert len(summaries(model)) <= 2
     assert len(model.requests) < 2 * 10
+
+
+async def test_m03_new_takes_effect_beside_a_summary_and_nobody_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    """One summary at a time for a session, whatever is said. (HKUDS/nanobot#880, #1174)"""
+    go = anyio.Event()
+    model = strict(summary=held("The summary.", go))
+    async with running(tmp_path, model) as rig:
+        await until_due(rig, model)
+        for word in ("more", "/compact", "/new", "/new", "/compact", "hi"):
+            await rig.reply_to(await rig.say(word))
+        assert (await rig.reply_to(await rig.say("hello", "other"))).content == "ok"
+        await rig.quiet()
+        assert len(summaries(model)) == 1
+        assert texts(last_turn(model)) == ["hello"]
+        go.set()
+        assert await rig.loop.wait_background(10)
+        before = len(model.requests)
+        await talk(rig, "again")
+        assert texts(model.requests[before]) == ["hi", "again"], "nothing of what was left"
+        whole = [text for text in await contents_of(rig) if "word" in text]
+        assert whole[0].startswith("0 word"), "the transcript is whole"
+
+
+@pytest.mark.parametrize("junk", ["", "   ", "<think>all of it"])
+async def test_m03_junk_for_a_summary_changes_nothing(tmp_path: Path, junk: str) -> None:
+    model = strict(summary=junk)
+    async with running(tmp_path, model) as rig:
+        await until_due(rig, model)
+        assert await rig.loop.wait_background(10)
+        await talk(rig, "next")
+    assert texts(last_turn(model))[0].startswith("0 word")
+
+
+async def test_m03_an_end_while_a_summary_is_made_loses_only_the_summary(tmp_path: Path) -> None:
+    model = strict(summary=held("never", anyio.Event()))
+    async with running(tmp_path, model) as rig:
+        await until_due(rig, model)
+    again = strict()
+    async with running(tmp_path, again) as rig:
+        await talk(rig, "next", "and more")
+        said = [text for text in await contents_of(rig) if text.endswith("word ")]
+        assert said[0].startswith("0 word")
+    assert again.requests
+    assert not again.refused
