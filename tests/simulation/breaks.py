@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from teaagentd.core.bus import MessageBus
-from teaagentd.core.gate import Slot
+from teaagentd.core.gate import Gate, Slot
 from teaagentd.core.loop import Loop
 from teaagentd.core.turn import Turn
 from teaagentd.errors import StoreUnavailable
@@ -55,6 +55,14 @@ def takes_no_turns_for_a_key() -> None:
         lane.busy = True
 
     Loop._own = own  # type: ignore[method-assign]
+
+
+def lets_more_work_than_may() -> None:
+    def try_acquire(self: Gate) -> bool:
+        self.held += 1
+        return True
+
+    Gate.try_acquire = try_acquire  # type: ignore[method-assign]
 
 
 def hides_repeats() -> None:
@@ -137,6 +145,7 @@ BREAKS: Mapping[str, Callable[[], None]] = {
         forgets_what_waits_at_a_restart,
         keeps_a_slot,
         takes_no_turns_for_a_key,
+        lets_more_work_than_may,
         hides_repeats,
         runs_calls_before_it_says_so,
         leaves_turns_open,

@@ -94,6 +94,24 @@ class Books:
         }
 
 
+class Watch:
+    """one-live-turn and gate as the process has them, looked at in each round of its event loop."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._held = 0
+
+    def look(self) -> Iterator[str]:
+        """What is wrong now. A cap that was lowered holds as turns end."""
+        gate = self._daemon.gate
+        if gate.held > gate.limit and gate.held > self._held:
+            yield f"gate: {gate.held} turns work, {gate.limit} may"
+        self._held = gate.held
+        live = self._daemon.loop.live()
+        if len(live) > 1 and len({turn.key for turn in live}) < len(live):
+            yield f"one-live-turn: {sorted(str(turn.key) for turn in live)}"
+
+
 async def restless(daemon: Daemon) -> list[str]:
     """What is still to be done, in words; nothing when all is quiet."""
     depths = await daemon.store.depths()
@@ -122,6 +140,7 @@ def at_the_end(path: Path, record: Record, books: Books) -> Iterator[str]:
         yield from _told(file, record)
         yield from _forgotten(file, record, books)
         yield from _sound(file)
+        yield from _delivered(file, record)
     yield from _sent(record)
     yield from _prefixes(record)
 
@@ -198,6 +217,18 @@ def _sound(file: sqlite3.Connection) -> Iterator[str]:
     left = file.execute("SELECT call_id FROM calls WHERE state <> 'finished'").fetchall()
     if left:
         yield f"calls without a result: {left}"
+
+
+def _delivered(file: sqlite3.Connection, record: Record) -> Iterator[str]:
+    """What is said to be sent was sent."""
+    sent = {(part.outbound_id, part.index) for part, _ in record.sends}
+    rows = file.execute(
+        "SELECT o.id, p.position FROM outbox o JOIN parts p ON p.outbox = o.id "
+        "WHERE o.state = 'sent' AND o.channel IN ('push', 'dedup')"
+    ).fetchall()
+    for outbound, index in rows:
+        if (outbound, index) not in sent:
+            yield f"delivery: part {index} of text {outbound} counts as sent, and was not"
 
 
 def _sent(record: Record) -> Iterator[str]:

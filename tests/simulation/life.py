@@ -83,6 +83,7 @@ class Life:
         self._database: InlineDatabase | None = None
         self._dead = True
         self._transaction: list[str] = []
+        self._watch: checks.Watch | None = None
         self._finished = False
         self._ended: dict[str, int] = {}
         dice = random.Random(f"{seed}/life")
@@ -112,6 +113,7 @@ class Life:
     def _run_process(self) -> None:
         loop = VirtualLoop(self._at)
         loop.set_exception_handler(self._callback_raised)
+        loop.after_round = self._after_round
         self._loop, self._dead = loop, False
         self._transaction.clear()
         main = loop.create_task(self._serve())
@@ -128,6 +130,11 @@ class Life:
         finally:
             self._at, self._loop = loop.time() + 1.0, None
             self._bury(loop)
+
+    def _after_round(self) -> None:
+        if self._watch is not None and not self._dead:
+            for fault in self._watch.look():
+                self.record.fault(fault)
 
     def _callback_raised(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -154,7 +161,7 @@ class Life:
     def _bury(self, loop: VirtualLoop) -> None:
         """Nothing of a killed process goes on: what its coroutines do as they are thrown away
         meets a closed store, and nobody hears of it."""
-        self._dead = True
+        self._dead, self._watch = True, None
         with _nobody_hears():
             for task in asyncio.all_tasks(loop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -181,6 +188,7 @@ class Life:
                 self._settings, None, clock=SimClock(self), strays=strays, on_progress=len
             )
             daemon = Daemon(made, store=store, strays=strays)
+            self._watch = checks.Watch(daemon)
             async with anyio.create_task_group() as tasks:
                 daemon._tasks = tasks
                 daemon.loop.on_activity(self._activity)
