@@ -61,9 +61,10 @@ def test_several_lines_are_shown_once(home: Path, server: ServerProcess) -> None
         talking.enter("hello")
         talking.wait_for("third")
         ready(talking)
+        # The last line is drawn anew when it is whole.
+        until("the last line stands", lambda: talking.shown.count("third\n") == 1)
         assert talking.shown.count("first line\n") == 1
         assert talking.shown.count("second line\n") == 1
-        assert talking.shown.count("third\n") == 1
 
 
 def test_what_is_typed_while_it_works_is_steering(home: Path, server: ServerProcess) -> None:

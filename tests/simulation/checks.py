@@ -99,14 +99,15 @@ class Watch:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._held = 0
+        self._before = 0, 0
 
     def look(self) -> Iterator[str]:
         """What is wrong now. A cap that was lowered holds as turns end."""
         gate = self._daemon.gate
-        if gate.held > gate.limit and gate.held > self._held:
+        held, limit = self._before
+        if gate.held > gate.limit == limit and gate.held > held:
             yield f"gate: {gate.held} turns work, {gate.limit} may"
-        self._held = gate.held
+        self._before = gate.held, gate.limit
         live = self._daemon.loop.live()
         if len(live) > 1 and len({turn.key for turn in live}) < len(live):
             yield f"one-live-turn: {sorted(str(turn.key) for turn in live)}"

@@ -20,6 +20,7 @@ from tests.simulation.run import AGAIN
 
 ROOT = Path(__file__).parent.parent.parent
 LIVES = 3000
+SOAK = os.environ.get("TEAAGENTD_SOAK") == "1"
 PROGRAM = [sys.executable, "-m", "tests.simulation"]
 
 
@@ -36,7 +37,7 @@ def figures(*arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(0 if SOAK else 900)
 def test_what_must_hold_holds_in_every_life(capsys: pytest.CaptureFixture[str]) -> None:
     found = figures("--first", "0", "--count", str(LIVES))
     assert not found["failed"], found["failed"]
@@ -50,6 +51,10 @@ def test_what_must_hold_holds_in_every_life(capsys: pytest.CaptureFixture[str]) 
     assert seen >= schedule.KINDS
     played = [name for name in COMMITS if name not in schedule.NOT_PLAYED]
     assert not {f"crash {side} {name}" for name in played for side in ("before", "after")} - seen
+    if SOAK:
+        with capsys.disabled():
+            done = subprocess.run(PROGRAM, cwd=ROOT, check=False)
+        assert done.returncode == 0, "see above"
 
 
 def test_a_life_is_the_same_each_time() -> None:
@@ -71,11 +76,3 @@ def test_a_fault_is_found_shrunk_and_shown_again(name: str) -> None:
     shown = simulate("--broken", name, "--seed", seed, "--actions", actions)
     assert shown.returncode == 1
     assert "WRONG: " in shown.stdout
-
-
-@pytest.mark.timeout(0)
-@pytest.mark.skipif(not os.environ.get("TEAAGENTD_SOAK"), reason="runs until it is stopped")
-def test_new_lives_until_stopped(capsys: pytest.CaptureFixture[str]) -> None:
-    with capsys.disabled():
-        done = subprocess.run(PROGRAM, cwd=ROOT, check=False)
-    assert done.returncode == 0, "see above"
