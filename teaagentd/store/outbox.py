@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import orjson
 
 from teaagentd.store import inbox, parts
 from teaagentd.store.sessions import key_text
+from teaagentd.store.transcripts import PAGE_CHARACTERS
 from teaagentd.store.values import Letter
 from teaagentd.transcript import clean_text, spoken
 from teaagentd.types import Address, OutboundKind, OutboundMessage, SessionKey
@@ -113,16 +114,27 @@ def _told(connection: sqlite3.Connection, turn: int, address: Address) -> str | 
 def replies(
     connection: sqlite3.Connection, key: SessionKey, *, after: int, limit: int
 ) -> tuple[OutboundMessage, ...]:
-    """The session's texts with ids past `after`, oldest first."""
+    """The session's texts with ids past `after`, oldest first, `limit` or a page of them."""
     rows = connection.execute(_REPLIES, (key_text(key), after, limit))
-    return tuple(_outbound(row) for row in rows)
+    return tuple(_first_of(map(_outbound, rows)))
 
 
 def all_replies(
     connection: sqlite3.Connection, *, after: int, limit: int
 ) -> tuple[OutboundMessage, ...]:
     """The texts of every session with ids past `after`, oldest first."""
-    return tuple(_outbound(row) for row in connection.execute(_ALL_REPLIES, (after, limit)))
+    rows = connection.execute(_ALL_REPLIES, (after, limit))
+    return tuple(_first_of(map(_outbound, rows)))
+
+
+def _first_of(texts: Iterable[OutboundMessage]) -> Iterator[OutboundMessage]:
+    """Up to the one with which a page is full."""
+    size = 0
+    for text in texts:
+        yield text
+        size += len(text.content)
+        if size >= PAGE_CHARACTERS:
+            return
 
 
 def newest(connection: sqlite3.Connection) -> int:

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from teaagentd.store import Store
+from teaagentd.store.transcripts import PAGE_CHARACTERS
 from teaagentd.types import SessionKey
 from tests.store.steps import (
     KEY,
@@ -114,3 +115,16 @@ async def test_a_read_that_fails_says_so_and_the_next_one_works(store: Store, pa
     with database(path) as other:
         other.execute("ALTER TABLE elsewhere RENAME TO outbox")
     assert len(await store.replies(KEY, after=0)) == 1
+
+
+async def test_a_page_of_replies_is_bounded_by_what_they_hold(path: Path) -> None:
+    store = await Store.open(path, clock=ManualClock())
+    for number in range(3):
+        turn = await started(store, f"m{number}")
+        await close_or_fold(store, turn.turn_id, str(number) * (PAGE_CHARACTERS * 2 // 3))
+    first = await store.replies(KEY, after=0)
+    assert [text.content[0] for text in first] == ["0", "1"]
+    rest = await store.replies(KEY, after=first[-1].id)
+    assert [text.content[0] for text in rest] == ["2"]
+    assert [text.id for text in await store.replies(None, after=0)] == [one.id for one in first]
+    await store.aclose()
