@@ -54,7 +54,7 @@ _TEXTS = """
 _BLANK_TEXTS = f"UPDATE outbox SET content = '{ERASED}' WHERE id IN ({_TEXTS})"
 _UNSENT = f"""
     UPDATE outbox SET state = 'dead', reason = '{DROPPED}', settled_at = :now
-    WHERE state = 'pending' AND id IN ({_TEXTS})
+    WHERE state IN ('pending', 'dead') AND id IN ({_TEXTS})
 """
 _PARTS = f"DELETE FROM parts WHERE outbox IN ({_TEXTS})"
 _CALLS = "DELETE FROM calls WHERE turn IN (SELECT number FROM temp.gone_turns)"

@@ -98,9 +98,10 @@ def drop_row(
 def retry_letter(connection: sqlite3.Connection, outbound: int) -> str:
     """Have a dead text delivered again, from its first part that is not known to have arrived; one
     whose outcome is unknown is marked as a possible repeat. Its channel. Raises `StoreError`."""
-    state, channel, _ = _letter(connection, outbound)
-    if state != "dead":
-        raise StoreError(f"text {outbound} is {state}, not given up; nothing was changed")
+    state, channel, reason = _letter(connection, outbound)
+    if state != "dead" or reason == DROPPED:
+        what = reason if reason == DROPPED else f"{state}, not given up"
+        raise StoreError(f"text {outbound} is {what}; nothing was changed")
     connection.execute(_RETRY, (outbound,))
     connection.execute(_PARTS_AGAIN, (outbound,))
     return channel

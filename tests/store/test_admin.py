@@ -9,7 +9,7 @@ import pytest
 
 from teaagentd.errors import StoreError
 from teaagentd.store import Store, desk
-from teaagentd.store.erasure import Target
+from teaagentd.store.erasure import ERASED, Target
 from teaagentd.store.values import Begun, PendingKey
 from teaagentd.types import Address, Alert, Receipt, SessionKey
 from tests.store.steps import begin, close_or_fold, database, decide, new_turn, result, said
@@ -278,3 +278,20 @@ async def test_a_sender_of_one_channel_is_not_one_of_another(store: Store) -> No
     assert [str(key) for key in removed.keys] == ["box:group"]
     removed = await store.admin.erase(Target(chat=Address(channel="api", chat_id="c")))
     assert [str(key) for key in removed.keys] == ["api:c"]
+
+
+async def test_what_was_given_up_and_is_erased_or_dropped_is_never_sent_again(
+    store: Store,
+) -> None:
+    """Not even as the mark that stands in its place."""
+    await answered(store, GROUP, "anna's own")
+    await store.accept(said(SECRET, "group", "box", sender_id=EVE))
+    turn = await begin(store, new_turn(GROUP, turn_id="theirs"))
+    closed = await close_or_fold(store, turn.turn_id, f"you said {SECRET}")
+    letter = closed.outbound[0].id
+    await store.refuse(letter, "no such chat")
+    await store.admin.erase(Target(sender=EVE))
+    assert letter not in [entry.id for entry in await store.admin.outbox()]
+    with pytest.raises(StoreError, match="dropped"):
+        await store.admin.retry_letter(letter)
+    assert (await store.replies(GROUP, after=0))[-1].content == ERASED
