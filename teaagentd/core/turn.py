@@ -160,7 +160,14 @@ class Turn:
                     await self.close_in_time()
             finally:
                 self.watcher.phase(Phase.DONE, self._end.outcome if self._end else "")
-        return self._end
+        return self._let_go_of_texts()
+
+    def _let_go_of_texts(self) -> TurnEnd | None:
+        """Its end, for whoever asked for it. A timer that was cancelled holds the turn itself until
+        the event loop sees to it, and would hold all that was said."""
+        end = self._end
+        self._begun, self._end, self._exchange, self._said = None, None, [], []
+        return end
 
     def stop(self, *, closed: bool = True) -> None:
         """Free what this turn holds. With `closed` the store has closed it already; without,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from teaagentd.abc import SystemClock, ToolContext
 from teaagentd.core import loop as loop_module
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.gate import Gate
+from teaagentd.core.turn import Turn
 from teaagentd.errors import StoreUnavailable
 from teaagentd.store import Store
 from teaagentd.testing import ScriptedModel
@@ -332,3 +334,16 @@ async def test_a_call_that_comes_before_what_was_left_is_taken_up_stays_alone(
         go_on.set()
         assert (await rig.reply_to(last)).content == "later"
         assert "interrupted" in (await rig.reply_to(first)).content
+
+
+async def test_a_turn_that_is_over_holds_nothing_of_what_was_said(tmp_path: Path) -> None:
+    """Its deadline's timer, though cancelled, holds the turn for up to half an hour."""
+    said = "x" * 100_000
+    async with running(tmp_path, ScriptedModel(default="fine"), turn_timeout_s=1800) as rig:
+        for number in range(20):
+            await rig.reply_to(await rig.say(f"{number} {said}", f"chat-{number}"))
+        await rig.quiet()
+        gc.collect()
+        turns = [one for one in gc.get_objects() if isinstance(one, Turn)]
+        assert turns
+        assert not any(turn._begun or turn._exchange or turn._end for turn in turns)
