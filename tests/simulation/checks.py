@@ -171,11 +171,12 @@ def _told(file: sqlite3.Connection, record: Record) -> Iterator[str]:
 
 
 def _forgotten(file: sqlite3.Connection, record: Record, books: Books) -> Iterator[str]:
-    """What was taken away stands nowhere any more."""
+    """What was taken away stands nowhere any more, but where a turn of another session was told."""
     words = [(where, text) for where, text in file.execute(_WORDS).fetchall() if text]
     for row_id in books.gone(surely=True):
-        mark = books.said[row_id].message.content
-        if not mark.startswith("/"):
+        said = books.said[row_id]
+        mark = said.message.content
+        if str(said.key) not in record.called and not mark.startswith("/"):
             yield from (
                 f"erased: {mark!r} stands in {where}" for where, text in words if mark in text
             )

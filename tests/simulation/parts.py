@@ -52,6 +52,8 @@ class Record:
     """After how many requests a history was changed by an erasure."""
     again: set[int] = field(default_factory=set)
     """Texts that an operator had delivered again, which breaks their order."""
+    called: set[str] = field(default_factory=set)
+    """Sessions whose answers a turn of another one may have been given by its tool."""
     seen: set[str] = field(default_factory=set)
     """Kinds of things that happened, for the figures."""
 
@@ -203,6 +205,7 @@ class SimTool:
                     await anyio.sleep(dice.random() * 60)
             case "calls":
                 chat = dice.choice(("child", "anna", "bert"))
+                record.called.add(f"api:{chat}")
                 try:
                     return await self._direct(f"child of {call[:6]}", f"api:{chat}")
                 except TeaAgentError as error:
