@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -13,20 +11,10 @@ import pytest
 from teaagentd.errors import StoreUnavailable
 from teaagentd.store import Store
 from tests.store.closed import ROOT, closed_to_us
-from tests.store.disk import LARGE, limit_pages, mounted, refused, survive
+from tests.store.disk import LARGE, limit_pages, refused, survive
 from tests.store.steps import KEY, ManualClock, said
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of 1 MB, or on the one we have where we may not mount."""
-    folder = tmp_path / "small"
-    small = mounted(folder)
-    yield folder
-    if small:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 async def test_a_database_that_may_not_grow_refuses_and_goes_on(path: Path) -> None:

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
-
-import pytest
 
 from teaagentd.errors import StoreUnavailable
 from teaagentd.store import Store
 from teaagentd.store.commits import COMMITS
-from tests.store.disk import mounted
 from tests.store.life import TABLES, dump, live, live_in
 from tests.store.steps import ManualClock
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of 1 MB; where we may not mount, the limit of SQLite stands in for it."""
-    folder = tmp_path / "small"
-    small = mounted(folder)
-    yield folder
-    if small:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 class FullDisk:
