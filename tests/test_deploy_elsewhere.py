@@ -36,14 +36,9 @@ def instructions(name: str) -> list[str]:
 
 
 def copied(folder: Path) -> Path:
-    """What git has of the project."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    """The project as a clone has it."""
+    own = ("__pycache__", ".git", ".venv", ".hypothesis", ".*_cache", "*.egg-info", "build", "dist")
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(*own))
     return folder
 
 
