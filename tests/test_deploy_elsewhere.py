@@ -42,6 +42,22 @@ def copied(folder: Path) -> Path:
     return folder
 
 
+def where_packages_are() -> dict[str, str]:
+    """Variables that send pip and uv, in another home, where this machine's pip looks."""
+    listed = [sys.executable, "-m", "pip", "config", "list"]
+    told = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+    settings = dict(re.findall(r"^(?:\w+|:env:)\.([\w-]+)='(.*)'$", told, re.MULTILINE))
+    names = {
+        "index-url": ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"),
+        "extra-index-url": ("PIP_EXTRA_INDEX_URL", "UV_INDEX"),
+        "find-links": ("PIP_FIND_LINKS", "UV_FIND_LINKS"),
+        "cert": ("PIP_CERT", "SSL_CERT_FILE"),
+    }
+    known = {name: settings[key] for key, both in names.items() if key in settings for name in both}
+    # As pip does: the best version of all indexes, not that of the first which has the name.
+    return {**known, "UV_INDEX_STRATEGY": "unsafe-best-match", "UV_HTTP_TIMEOUT": "180"}
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", ["pipx", "uv"])
 def test_a_program_that_answers_is_installed(tmp_path: Path, way: str) -> None:
@@ -51,6 +67,7 @@ def test_a_program_that_answers_is_installed(tmp_path: Path, way: str) -> None:
     scripts = str(Path(sys.executable).parent)
     environment = {
         **{name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
+        **where_packages_are(),
         "HOME": str(home),
         "PATH": os.pathsep.join((scripts, os.environ["PATH"])),
         "TEAAGENTD_HOME": str(tmp_path / "new"),
