@@ -53,7 +53,8 @@ class LLMAdapter(Protocol):
     """One model server. `complete` may be called from many turns at once.
 
     Cancelling `complete` closes the connection and is effective within a second. An adapter
-    never retries by itself and never hands `on_chunk` text of a reply that it then leaves out.
+    never retries by itself, and marks a reply as `restated` when it leaves out some text that
+    `on_chunk` was given.
     """
 
     name: str

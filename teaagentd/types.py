@@ -260,6 +260,8 @@ class LLMResponse:
     provider: str = ""
     model: str = ""
     attempts: tuple[Attempt, ...] = ()
+    restated: bool = False
+    """What `on_chunk` was given does not belong to `content`, and is to be taken back."""
 
 
 class Phase(StrEnum):

@@ -282,6 +282,8 @@ class ModelDecisionEngine:
         asking.attempts.extend(
             response.attempts or (self._attempt(request, response.usage, None, started_at, began),)
         )
+        if response.restated:
+            asking.show.void()
         if unusable := _unusable(response, request):
             asking.show.void()
             raise unusable

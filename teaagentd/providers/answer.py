@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
+from teaagentd.providers.thoughts import Thoughts
 from teaagentd.transcript import clean_text
 from teaagentd.types import FinishReason, Json, JsonObject, ToolCall, Usage
 
@@ -66,24 +67,28 @@ class _OpenCall:
 class Answer:
     """A reply as it is put together."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, prefilled: bool = False) -> None:
+        """`prefilled`: this model's replies begin with thinking whose tag is in the prompt."""
         self.finish: FinishReason | None = None
         self.model: str | None = None
         self.usage = Usage()
         self.finish_word: str | None = None
         """The server's own word for the end, while it has said one."""
-        self._said: list[str] = []
+        self.thoughts = Thoughts(prefilled=prefilled)
         self._carry = ""
         self._reasoning: list[str] = []
         self._calls: list[_OpenCall] = []
 
     @property
     def content(self) -> str:
-        return "".join(self._said)
+        return self.thoughts.said
 
     @property
     def reasoning(self) -> str | None:
-        return clean_text("".join(self._reasoning)) if self._reasoning else None
+        """What the server calls so; else the thinking that it left in the text."""
+        if self._reasoning:
+            return clean_text("".join(self._reasoning))
+        return self.thoughts.thought or None
 
     @property
     def has_calls(self) -> bool:
@@ -132,17 +137,12 @@ class Answer:
             if _HIGH_SURROGATE.search(text):
                 text, self._carry = text[:-1], text[-1]
             text = clean_text(text)
-        if text:
-            self._said.append(text)
-        return text
+        return self.thoughts.feed(text) if text else ""
 
     def end(self) -> str:
         """The text that was still held back; called once, after the last chunk."""
-        if not self._carry:
-            return ""
         text, self._carry = clean_text(self._carry), ""
-        self._said.append(text)
-        return text
+        return self.thoughts.feed(text) + self.thoughts.end(calls=self.has_calls)
 
     def _add_call(self, piece: Mapping[str, object]) -> None:
         function = piece.get("function")

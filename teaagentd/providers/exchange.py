@@ -77,6 +77,8 @@ class ChatServer:
         self._closed = False
         self._connecting = anyio.Lock()
         self._refused: set[str] = set()
+        self.prefilled: set[str] = set()
+        """Models whose replies begin with thinking that nothing in the reply opens."""
 
     async def client(self) -> SdkClient:
         """The one client, built when it is first asked for. Raises `ProviderUnavailable` once
@@ -159,7 +161,7 @@ class _Exchange:
         self._model = model
         self._purpose = purpose
         self._on_chunk = on_chunk
-        self._answer = Answer()
+        self._answer = Answer(prefilled=model in server.prefilled)
         self._begun = False
         self._readable = True
         self._streamed = False
@@ -176,6 +178,7 @@ class _Exchange:
         try:
             await self._read_within_limits(content)
             self._emit(self._answer.end())
+            self._learn()
             return self._response()
         except ProviderError as problem:
             problem.provider = self._server.provider
@@ -281,6 +284,11 @@ class _Exchange:
             self._streamed = True
             self._on_chunk(text)
 
+    def _learn(self) -> None:
+        """So the next reply of this model need not be shown and taken back."""
+        known = self._server.prefilled
+        (known.add if self._answer.thoughts.unopened else known.discard)(self._model)
+
     def _response(self) -> LLMResponse:
         """The whole answer; raises when it is not one."""
         answer, provider = self._answer, self._server.provider
@@ -304,6 +312,7 @@ class _Exchange:
             provider=provider,
             model=answer.model or self._model,
             attempts=(self._attempt(None),),
+            restated=answer.thoughts.restated,
         )
 
     def _translated(self, client: SdkClient, problem: Exception) -> ProviderError:

@@ -136,6 +136,14 @@ async def test_text_shown_for_a_reply_that_is_void_is_voided() -> None:
     assert notes.screen == "right"
 
 
+async def test_what_a_reply_takes_back_is_taken_off_the_screen() -> None:
+    model = ScriptedModel([LLMResponse(content="Yes.", reasoning="Hm.", restated=True)])
+    notes = Notes()
+    decided = await engine(model).decide(system="", history=[user("q")], watcher=notes)
+    assert decided.decision == FinalAnswer(content="Yes.")
+    assert notes.resets == 1
+
+
 @pytest.mark.parametrize("native", [True, False])
 async def test_a_passing_failure_is_tried_again_and_what_was_shown_is_voided(
     native: bool,

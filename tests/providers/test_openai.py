@@ -104,6 +104,20 @@ async def test_reasoning_is_captured_and_not_shown(
     assert (response.reasoning, response.content, "".join(pieces)) == ("Hm.", "Yes.", "Yes.")
 
 
+async def test_thinking_once_shown_is_taken_back_and_then_held(
+    server: StrictServer, adapter: OpenAIAdapter
+) -> None:
+    server.script([{"text": "plan plan</think>answer", "chunks": 8, "times": 2}])
+    shown: list[str] = []
+    first = await adapter.complete(asking(), shown.append)
+    assert (first.content, first.reasoning, first.restated) == ("answer", "plan plan", True)
+    assert "".join(shown) == "plan plananswer"
+    shown.clear()
+    second = await adapter.complete(asking(), shown.append)
+    assert (second.content, second.reasoning, second.restated) == ("answer", "plan plan", False)
+    assert "".join(shown) == "answer"
+
+
 async def test_a_server_that_does_not_stream_is_understood(
     server: StrictServer, adapter: OpenAIAdapter
 ) -> None:
