@@ -20,6 +20,7 @@
     │   ├── ContextOverflow
     │   ├── AuthenticationFailed
     │   ├── RateLimited
+    │   ├── QuotaExhausted          credit or quota used up; waiting a little does not help
     │   ├── ProviderUnavailable     transient: worth another try
     │   └── RequestRefused          fatal: the same request will fail again
     │       └── ModelMissing        the model cannot be used until someone mends that
@@ -206,6 +207,13 @@ class AuthenticationFailed(ProviderError):
 
 class RateLimited(ProviderError):
     """Too many requests or tokens; `retry_after_s` is the floor that the server gave, or None."""
+
+    retry_after_s: float | None = None
+
+
+class QuotaExhausted(ProviderError):
+    """The account's credit or quota is used up. `retry_after_s` is when it begins anew, in
+    seconds, if the server said so."""
 
     retry_after_s: float | None = None
 

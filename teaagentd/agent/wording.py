@@ -9,6 +9,7 @@ from teaagentd.errors import (
     ContextOverflow,
     ModelMissing,
     ProviderError,
+    QuotaExhausted,
     RateLimited,
     RequestRefused,
 )
@@ -56,6 +57,14 @@ def failure(error: ProviderError) -> str:
                 wait = f"in {_duration(error.retry_after_s)}"
             return (
                 f"The model server takes no more requests for now. {_KEPT} Ask me to go on {wait}."
+            )
+        case QuotaExhausted():
+            begins = ""
+            if error.retry_after_s is not None:
+                begins = f" It begins anew in {_duration(error.retry_after_s)}."
+            return (
+                f"The credit or quota at the model server is used up.{begins} {_KEPT} Add to it "
+                "there or choose another model, then ask me to go on."
             )
         case ContextOverflow():
             return (

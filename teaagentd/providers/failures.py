@@ -18,6 +18,7 @@ from teaagentd.errors import (
     ContextOverflow,
     ProviderError,
     ProviderUnavailable,
+    QuotaExhausted,
     RateLimited,
     RequestRefused,
 )
@@ -29,6 +30,13 @@ _OVERFLOW = re.compile(
     r"|too many (?:input |prompt )?tokens|tokens? (?:\S+ ){0,3}exceeds?\b|reduce the length of",
     re.IGNORECASE,
 )
+_QUOTA = re.compile(
+    r"insufficient_quota|insufficient (?:credit|balance|fund)|billing|payment|out of credits?"
+    r"|(?:monthly|weekly|spend(?:ing)?|hard|credit) (?:usage )?limit|exceeded your current quota"
+    r"|credit balance",
+    re.IGNORECASE,
+)
+"""What waiting does not mend. A quota for each minute or day is a rate."""
 _RATE = re.compile(
     r"rate.?limit|too many requests|per (?:minute|day|hour)|quota|overloaded_for_key", re.IGNORECASE
 )
@@ -39,7 +47,15 @@ _LIMIT = re.compile(
     r" (?:is|of)|limit (?:is|of)|exceeds?|>) *(\d{3,9})",
     re.IGNORECASE,
 )
+_WAIT = re.compile(
+    r"(?:try again|retry(?: again)?|resets?|available(?: again)?|wait)(?: (?:in|after|for))? "
+    r"((?:\d+(?:\.\d+)? ?(?:ms|s|m|h|d|sec|min|hour|day)[a-z]*[ ,]*(?:and )?)+)",
+    re.IGNORECASE,
+)
+_SPAN = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h|d)", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONG = 300
+_READ = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,12 +66,15 @@ class Refusal:
     code: str
     message: str
     limit_tokens: int | None = None
+    wait_s: float | None = None
+    """Seconds to wait, as the body says."""
 
 
 def read_refusal(body: object, status: int | None = None) -> Refusal | None:
     """The error in `body` (parsed JSON, or text), or None when it holds none."""
     if isinstance(body, str):
-        return Refusal(status=status, code="", message=body) if body or status else None
+        found = Refusal(status=status, code="", message=body, wait_s=_told_wait(body))
+        return found if body or status else None
     if not isinstance(body, dict):
         return Refusal(status=status, code="", message="") if status else None
     error = body.get("error")
@@ -68,12 +87,37 @@ def read_refusal(body: object, status: int | None = None) -> Refusal | None:
         message = error
     number = next((word for word in words if _is_status(word)), None)
     limit = inner.get("n_ctx")
+    message = message if isinstance(message, str) else ""
     return Refusal(
         status=status if status is not None else number,
         code=" ".join(str(word) for word in words if word),
-        message=message if isinstance(message, str) else "",
+        message=message,
         limit_tokens=limit if isinstance(limit, int) else None,
+        wait_s=_stated_wait(inner) or _told_wait(message),
     )
+
+
+def _stated_wait(inner: Mapping[str, object]) -> float | None:
+    """The wait in a field of its own: `retry_after`, or Google's RetryInfo (AIP-193)."""
+    wait = inner.get("retry_after")
+    if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 < wait < math.inf:
+        return float(wait)
+    details = inner.get("details")
+    for detail in details if isinstance(details, list) else ():
+        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
+        if isinstance(delay, str) and (seconds := _span(delay)):
+            return seconds
+    return None
+
+
+def _told_wait(message: str) -> float | None:
+    """The wait in the words of a refusal: "try again in 6m0s", "resets in 3 hours"."""
+    found = _WAIT.search(message[:_READ])
+    return _span(found[1]) if found else None
+
+
+def _span(text: str) -> float | None:
+    return sum(float(n) * _SECONDS[unit.lower()] for n, unit in _SPAN.findall(text)) or None
 
 
 def _is_status(word: object) -> bool:
@@ -83,6 +127,8 @@ def _is_status(word: object) -> bool:
 def classify(refusal: Refusal) -> type[ProviderError]:
     """The kind of error that `refusal` is."""
     status, said = refusal.status, f"{refusal.code} {refusal.message}"
+    if status == 402 or (status in (403, 429, None) and _QUOTA.search(said)):
+        return QuotaExhausted
     if status in (401, 403):
         return AuthenticationFailed
     if status == 429:
@@ -132,14 +178,17 @@ def error_from(
         error = AuthenticationFailed(
             f"{provider} does not accept the key{status}; set provider.api_key{said}"
         )
+    elif kind is QuotaExhausted:
+        error = QuotaExhausted(f"the quota or credit at {provider} is used up{status}{said}")
+        error.retry_after_s = retry_after_s or refusal.wait_s
     elif kind is RateLimited:
         error = RateLimited(f"{provider} takes no more requests for now{status}{said}")
-        error.retry_after_s = retry_after_s
+        error.retry_after_s = retry_after_s or refusal.wait_s
     elif kind is RequestRefused:
         error = RequestRefused(f"{provider} refuses the request{status}{said}")
     else:
         error = ProviderUnavailable(f"{provider} is not able to answer now{status}{said}")
-        error.retry_after_s = retry_after_s
+        error.retry_after_s = retry_after_s or refusal.wait_s
     error.provider = provider
     error.status = refusal.status
     return error

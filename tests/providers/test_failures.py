@@ -12,6 +12,7 @@ from teaagentd.errors import (
     ContextOverflow,
     ProviderError,
     ProviderUnavailable,
+    QuotaExhausted,
     RateLimited,
     RequestRefused,
 )
@@ -32,7 +33,7 @@ def error(body: object, status: int | None = None) -> ProviderError:
     [
         (400, RequestRefused),
         (401, AuthenticationFailed),
-        (402, RequestRefused),
+        (402, QuotaExhausted),
         (403, AuthenticationFailed),
         (404, RequestRefused),
         (408, ProviderUnavailable),
@@ -118,6 +119,59 @@ def test_what_is_no_error_is_none(body: object) -> None:
 def test_tokens_per_minute_are_a_rate_and_not_a_window() -> None:
     body = {"error": {"message": "Request too large for model: limit 6000 tokens per minute"}}
     assert isinstance(error(body, 413), RateLimited)
+
+
+# NousResearch/hermes-agent#104386, openclaw/openclaw#99097
+@pytest.mark.parametrize(
+    ("status", "said", "kind", "wait_s"),
+    [
+        (429, "", RateLimited, None),
+        (429, "You have reached your monthly usage limit", QuotaExhausted, None),
+        (429, "You exceeded your current quota, check your plan", QuotaExhausted, None),
+        (429, "insufficient_quota", QuotaExhausted, None),
+        (403, "Insufficient credits, add more", QuotaExhausted, None),
+        (None, "Your credit balance is too low", QuotaExhausted, None),
+        (429, "Quota exceeded for requests per minute", RateLimited, None),
+        (429, "limit reached, resets in 3h", RateLimited, 10800.0),
+        (429, "monthly limit reached, resets in 2 days", QuotaExhausted, 172800.0),
+        (429, "Please try again in 6m0.5s.", RateLimited, 360.5),
+        (429, "Please retry after 20 seconds", RateLimited, 20.0),
+        (429, "wait 250ms", RateLimited, 0.25),
+        (503, "Loading; try again in 1 minute and 30 seconds", ProviderUnavailable, 90.0),
+        (429, "try again in a while", RateLimited, None),
+        (429, "try again in 0s", RateLimited, None),
+    ],
+)
+def test_what_is_used_up_and_for_how_long_is_read_from_the_words(
+    status: int | None, said: str, kind: type[ProviderError], wait_s: float | None
+) -> None:
+    found = error({"error": {"message": said}}, status)
+    assert type(found) is kind
+    assert getattr(found, "retry_after_s", None) == wait_s
+
+
+@pytest.mark.parametrize(
+    ("field", "wait_s"),
+    [
+        ({"retry_after": 7}, 7.0),
+        ({"retry_after": -7}, None),
+        ({"retry_after": True}, None),
+        ({"details": [{"@type": "x"}, {"retryDelay": "34.5s"}]}, 34.5),
+        ({"details": "none"}, None),
+    ],
+)
+def test_a_wait_may_stand_in_a_field(field: dict[str, object], wait_s: float | None) -> None:
+    found = error({"error": {"message": "slow down", **field}}, 429)
+    assert isinstance(found, RateLimited)
+    assert found.retry_after_s == wait_s
+
+
+def test_a_header_goes_before_the_words() -> None:
+    refusal = read_refusal({"error": {"message": "try again in 9s"}}, 429)
+    assert refusal is not None
+    found = error_from(refusal, provider="acme", secret=None, retry_after_s=2.0)
+    assert isinstance(found, RateLimited)
+    assert found.retry_after_s == 2.0
 
 
 @pytest.mark.parametrize(
