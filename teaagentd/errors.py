@@ -23,6 +23,7 @@
     │   ├── QuotaExhausted          credit or quota used up; waiting a little does not help
     │   ├── ProviderUnavailable     transient: worth another try
     │   └── RequestRefused          fatal: the same request will fail again
+    │       ├── ToolsRefused        the model has no tool calling of its own
     │       └── ModelMissing        the model cannot be used until someone mends that
     ├── CompactionFailed            a history could not be summarised; it is as it was
     ├── ToolError                   a tool's failure, told to the model
@@ -227,6 +228,11 @@ class ProviderUnavailable(ProviderError):
 
 class RequestRefused(ProviderError):
     """The server will refuse this request every time."""
+
+
+class ToolsRefused(RequestRefused):
+    """The model has no tool calling of its own. Its adapter's `native_tools` is False by now, so
+    that `decisions = "auto"` asks for JSON instead."""
 
 
 class ModelMissing(RequestRefused):

@@ -109,6 +109,10 @@ class Options:
     log: str | None = None
     keep: int = 100_000
     lean: bool = False
+    refuse: dict[str, str] = field(default_factory=dict)
+    """Fields of a request that are refused, and with which words."""
+    wants_reasoning: bool = False
+    """Refuse a call that is replayed without its `reasoning_content`; else one that has it."""
 
 
 @dataclass(slots=True)
@@ -269,6 +273,20 @@ class Connection(asyncio.Protocol):
     def transport_closing(self) -> bool:
         return self.transport is None or self.transport.is_closing()
 
+    def unwanted(self, body: dict[str, Any]) -> str | None:
+        """What this server will not have in a request that is legal elsewhere."""
+        options = self.state.options
+        for name, words in options.refuse.items():
+            if name in body:
+                return words
+        calling = [message for message in body["messages"] if message.get("tool_calls")]
+        if options.wants_reasoning:
+            if any("reasoning_content" not in message for message in calling):
+                return "The reasoning_content in the thinking mode must be passed back."
+        elif any("reasoning_content" in message for message in calling):
+            return "messages: extra field reasoning_content is not permitted"
+        return None
+
     async def checked(self, raw: bytes, record: Record) -> None:
         state = self.state
         try:
@@ -287,6 +305,11 @@ class Connection(asyncio.Protocol):
             state.keep(record)
             given = self.headers.get("authorization", "").removeprefix("Bearer ")
             self.refuse(401, f"Incorrect API key provided: {given}", "invalid_api_key")
+            return
+        if refused := self.unwanted(record.body):
+            record.status = 400
+            state.keep(record)
+            self.refuse(400, refused, "invalid_request_error")
             return
         reply = state.next_reply(record.body["messages"]) or echo(record.body)
         record.status = reply.get("status", 200)

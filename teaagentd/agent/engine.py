@@ -28,6 +28,7 @@ from teaagentd.errors import (
     ProviderUnavailable,
     RateLimited,
     RequestRefused,
+    ToolsRefused,
     ToolValidationError,
 )
 from teaagentd.transcript import clean_text
@@ -103,7 +104,7 @@ class _Show:
             self._watcher.reset()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class _Asking:
     """What the requests for one decision share."""
 
@@ -169,7 +170,7 @@ class ModelDecisionEngine:
         ends the open request.
         """
         watcher = watcher or Unwatched()
-        dialect, show = self.dialect(), _Show(watcher)
+        show = _Show(watcher)
         ask = Ask(
             system=clean_text(system),
             history=history,
@@ -179,22 +180,22 @@ class ModelDecisionEngine:
         attempts = [] if attempts is None else attempts
         before = len(attempts)
         usages: list[Usage] = []
-        asking = _Asking(dialect=dialect, watcher=watcher, show=show, attempts=attempts)
+        asking = _Asking(dialect=self.dialect(), watcher=watcher, show=show, attempts=attempts)
         for tried in range(self.max_parse_retries + 1):
-            request = self._request(dialect.request(ask), cache_key, purpose)
             try:
-                response = await self._complete(request, asking)
+                response = await self._reply(ask, asking, cache_key, purpose)
             except ProviderError as error:
                 error.attempts = tuple(attempts[before:])
                 raise
             usages.append(response.usage)
             try:
-                decision = dialect.read(response, ask)
+                decision = asking.dialect.read(response, ask)
                 break
             except ToolValidationError as error:
                 log.info("decision_unreadable", tried=tried + 1, problem=str(error))
                 show.void()
-                ask = replace(ask, history=(*ask.history, *dialect.repair(response, str(error))))
+                repair = asking.dialect.repair(response, str(error))
+                ask = replace(ask, history=(*ask.history, *repair))
         else:
             decision = plain_text_fallback(response.content) or invalid_decision()
             log.warning("decision_fallback", kind=decision.metadata["decision_fallback"])
@@ -204,11 +205,27 @@ class ModelDecisionEngine:
             show.void()
         return Decided(
             decision=decision,
-            message=dialect.message(response, decision),
+            message=asking.dialect.message(response, decision),
             attempts=tuple(attempts[before:]),
             usages=tuple(usages),
             finish_reason=response.finish_reason,
         )
+
+    async def _reply(
+        self, ask: Ask, asking: _Asking, cache_key: str | None, purpose: str
+    ) -> LLMResponse:
+        """One reply, in JSON instead if it turns out that the model has no tool calling."""
+        try:
+            request = self._request(asking.dialect.request(ask), cache_key, purpose)
+            return await self._complete(request, asking)
+        except ToolsRefused:
+            other = self.dialect()
+            if isinstance(other, NativeDialect):
+                raise
+            log.warning("tools_asked_for_in_json", model=self.adapter.model)
+            asking.dialect = other
+            request = self._request(other.request(ask), cache_key, purpose)
+            return await self._complete(request, asking)
 
     def _request(self, asked: LLMRequest, cache_key: str | None, purpose: str) -> LLMRequest:
         return replace(

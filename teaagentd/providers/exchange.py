@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from teaagentd.abc import Clock, OnChunk
 from teaagentd.errors import ProviderError, ProviderUnavailable, RequestRefused
 from teaagentd.providers.answer import Answer, read_json
 from teaagentd.providers.failures import Refusal, error_from, mask, read_refusal, retry_after
+from teaagentd.providers.habits import Habits
 from teaagentd.providers.wire import Body, Pieces, encode
 from teaagentd.types import Attempt, LLMResponse, Usage
 
@@ -35,8 +35,6 @@ _AFTER_END_S = 2.0
 """Once the end was said, usage figures are waited for no longer than this."""
 _DRAIN_S = 0.1
 """So long the rest of a finished body is read, so that its connection can serve again."""
-_OPTIONAL = ("stream_options", "response_format", "temperature")
-"""What a server may refuse, and an answer can do without."""
 _UNKNOWN = Usage()
 
 
@@ -76,9 +74,7 @@ class ChatServer:
         self._client: SdkClient | None = None
         self._closed = False
         self._connecting = anyio.Lock()
-        self._refused: set[str] = set()
-        self.prefilled: set[str] = set()
-        """Models whose replies begin with thinking that nothing in the reply opens."""
+        self._habits: dict[str, Habits] = {}
 
     async def client(self) -> SdkClient:
         """The one client, built when it is first asked for. Raises `ProviderUnavailable` once
@@ -116,22 +112,26 @@ class ChatServer:
             await client.aclose()
 
     async def complete(self, body: Body, *, purpose: str, on_chunk: OnChunk | None) -> LLMResponse:
-        """The answer to `body`. Raises `ProviderError` only. A server that refuses an option
-        which an answer can do without is asked again without it, now and ever after."""
+        """The answer to `body`. Raises `ProviderError` only. A model that refuses an option which
+        an answer can do without, or has another name for it, is asked again, now and ever after
+        in its way."""
+        model = str(body["model"])
+        habits = self._habits.setdefault(model, Habits())
         attempts: list[Attempt] = []
         while True:
-            sent = {name: value for name, value in body.items() if name not in self._refused}
-            exchange = _Exchange(self, str(body["model"]), purpose, on_chunk)
+            sent = habits.fit(body)
+            exchange = _Exchange(self, model, habits, purpose, on_chunk)
             try:
                 response = await exchange.run(encode(sent))
             except ProviderError as problem:
                 attempts.extend(problem.attempts)
                 problem.attempts = tuple(attempts)
-                option = _refused_option(problem, sent)
+                option = habits.learn(problem, sent)
                 if option is None:
                     raise
-                self._refused.add(option)
-                log.warning("provider_option_dropped", provider=self.provider, option=option)
+                log.warning(
+                    "provider_option_changed", provider=self.provider, model=model, option=option
+                )
             else:
                 return replace(response, attempts=(*attempts, *response.attempts))
 
@@ -143,25 +143,23 @@ def _address(base_url: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
-def _refused_option(problem: ProviderError, sent: Mapping[str, object]) -> str | None:
-    """The optional field of the request that the server's refusal names."""
-    if problem.status not in (400, 422) or problem.streamed:
-        return None
-    text = str(problem)
-    return next((name for name in _OPTIONAL if name in sent and name in text), None)
-
-
 class _Exchange:
     """One request and its answer."""
 
     def __init__(
-        self, server: ChatServer, model: str, purpose: str, on_chunk: OnChunk | None
+        self,
+        server: ChatServer,
+        model: str,
+        habits: Habits,
+        purpose: str,
+        on_chunk: OnChunk | None,
     ) -> None:
         self._server = server
         self._model = model
+        self._habits = habits
         self._purpose = purpose
         self._on_chunk = on_chunk
-        self._answer = Answer(prefilled=model in server.prefilled)
+        self._answer = Answer(prefilled=habits.prefilled)
         self._begun = False
         self._readable = True
         self._streamed = False
@@ -178,7 +176,8 @@ class _Exchange:
         try:
             await self._read_within_limits(content)
             self._emit(self._answer.end())
-            self._learn()
+            # So the next reply of this model need not be shown and taken back.
+            self._habits.prefilled = self._answer.thoughts.unopened
             return self._response()
         except ProviderError as problem:
             problem.provider = self._server.provider
@@ -283,11 +282,6 @@ class _Exchange:
         if text and self._on_chunk is not None:
             self._streamed = True
             self._on_chunk(text)
-
-    def _learn(self) -> None:
-        """So the next reply of this model need not be shown and taken back."""
-        known = self._server.prefilled
-        (known.add if self._answer.thoughts.unopened else known.discard)(self._model)
 
     def _response(self) -> LLMResponse:
         """The whole answer; raises when it is not one."""

@@ -6,8 +6,9 @@ from sys import maxsize
 from urllib.parse import urlsplit
 
 from teaagentd.abc import Clock, OnChunk
-from teaagentd.errors import ConfigError, ContextOverflow
+from teaagentd.errors import ConfigError, ContextOverflow, RequestRefused, ToolsRefused
 from teaagentd.providers.exchange import ChatServer, Timeouts
+from teaagentd.providers.habits import refuses_tools
 from teaagentd.providers.options import ProviderOptions
 from teaagentd.providers.wire import request_body
 from teaagentd.types import LLMRequest, LLMResponse
@@ -22,7 +23,6 @@ DEFAULT_MODEL = "gpt-4.1-mini"
 class OpenAIAdapter:
     """One model of one server. See `LLMAdapter` for what holds."""
 
-    native_tools = True
     small = False
 
     def __init__(
@@ -39,6 +39,7 @@ class OpenAIAdapter:
         self.name = name
         self.model = model
         self.context_window = context_window
+        self.native_tools = True
         self._server = ChatServer(
             provider=name,
             base_url=base_url,
@@ -64,6 +65,16 @@ class OpenAIAdapter:
                 stated = max(error.limit_tokens, self._most_read, LEAST_WINDOW)
                 self.context_window = min(self.context_window or maxsize, stated)
             raise
+        except RequestRefused as error:
+            if not request.tools or not refuses_tools(error):
+                raise
+            self.native_tools = False
+            raise ToolsRefused(
+                str(error),
+                provider=error.provider,
+                status=error.status,
+                attempts=error.attempts,
+            ) from error
         self._most_read = max(self._most_read, response.usage.input_tokens or 0)
         return response
 

@@ -19,14 +19,23 @@ _OPENING = b'"messages":['
 
 
 class Messages:
-    """The messages of a request, each written when it is asked for."""
+    """The messages of a request, each written when it is asked for. With `reasoning` each call
+    goes out with what the model thought before it, be it nothing."""
 
-    def __init__(self, messages: Sequence[LLMMessage]) -> None:
+    def __init__(self, messages: Sequence[LLMMessage], *, reasoning: bool = False) -> None:
         self._messages = messages
+        self._reasoning = reasoning
         self.characters = sum(len(one.content) for one in messages)
 
     def __iter__(self) -> Iterator[dict[str, Wire]]:
-        return map(_message, self._messages)
+        for message in self._messages:
+            written = _message(message)
+            if self._reasoning and message.tool_calls:
+                written["reasoning_content"] = message.reasoning or ""
+            yield written
+
+    def with_reasoning(self) -> Messages:
+        return Messages(self._messages, reasoning=True)
 
 
 class Pieces:
