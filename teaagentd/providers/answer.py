@@ -326,16 +326,23 @@ def read_usage(usage: Mapping[str, object]) -> Usage:
         part if isinstance(part := usage.get(name), dict) else {}
         for name in ("prompt_tokens_details", "completion_tokens_details")
     )
-    cached = _count(prompt.get("cached_tokens"))
+    read, cached = count(usage.get("prompt_tokens")), count(prompt.get("cached_tokens"))
+    if cached is None:
+        cached = count(usage.get("prompt_cache_hit_tokens"))
+    if read is not None and cached is not None:
+        cached = min(cached, read)
     return Usage(
-        input_tokens=_count(usage.get("prompt_tokens")),
-        cached_tokens=_count(usage.get("prompt_cache_hit_tokens")) if cached is None else cached,
-        output_tokens=_count(usage.get("completion_tokens")),
-        reasoning_tokens=_count(completion.get("reasoning_tokens")),
+        input_tokens=read,
+        cached_tokens=cached,
+        output_tokens=count(usage.get("completion_tokens")),
+        reasoning_tokens=count(completion.get("reasoning_tokens")),
     )
 
 
-def _count(value: object) -> int | None:
+def count(value: object) -> int | None:
+    """A number of tokens; some servers write it in quotes."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value[:18])
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return None
     return value

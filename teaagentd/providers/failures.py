@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from urllib.parse import quote
 
@@ -30,16 +30,18 @@ _OVERFLOW = re.compile(
     r"|too many (?:input |prompt )?tokens|tokens? (?:\S+ ){0,3}exceeds?\b|reduce the length of",
     re.IGNORECASE,
 )
-_QUOTA = re.compile(
-    r"insufficient_quota|insufficient (?:credit|balance|fund)|billing|payment|out of credits?"
-    r"|(?:monthly|weekly|spend(?:ing)?|hard|credit) (?:usage )?limit|exceeded your current quota"
-    r"|credit balance",
+_SPENT = re.compile(
+    r"insufficient_quota|insufficient (?:credit|balance|fund)|out of credits?|credit balance"
+    r"|(?:monthly|weekly|spend(?:ing)?|hard|credit) (?:usage )?limit",
     re.IGNORECASE,
 )
-"""What waiting does not mend. A quota for each minute or day is a rate."""
-_RATE = re.compile(
-    r"rate.?limit|too many requests|per (?:minute|day|hour)|quota|overloaded_for_key", re.IGNORECASE
-)
+"""What waiting does not mend."""
+_MONEY = re.compile(r"billing|payment|exceeded your current quota", re.IGNORECASE)
+"""The same, unless it only stands beside a passing limit: many of those advertise a way to pay."""
+_SOON_S = 3600
+_RATE_LIMIT = r"rate.?limit|too many requests|per (?:second|minute|day|hour)|\b[RT]P[MD]\b"
+_PASSING_RATE = re.compile(_RATE_LIMIT, re.IGNORECASE)
+_RATE = re.compile(rf"{_RATE_LIMIT}|quota|overloaded_for_key", re.IGNORECASE)
 _OVERLOAD = re.compile(r"overload|unavailable|busy|try again|timeout|timed out", re.IGNORECASE)
 _KEY = re.compile(r"invalid_api_key|authentication|unauthori[sz]ed|permission_error", re.IGNORECASE)
 _LIMIT = re.compile(
@@ -47,13 +49,21 @@ _LIMIT = re.compile(
     r" (?:is|of)|limit (?:is|of)|exceeds?|>) *(\d{3,9})",
     re.IGNORECASE,
 )
+_UNITS = {
+    "ms": (0.001, r"ms|milliseconds?"),
+    "s": (1.0, r"s|secs?|seconds?"),
+    "m": (60.0, r"m|mins?|minutes?"),
+    "h": (3600.0, r"h|hrs?|hours?"),
+    "d": (86400.0, r"d|days?"),
+}
+_PART = "|".join(rf"(?P<{name}>\d+(?:\.\d+)?) ?(?:{words})" for name, (_, words) in _UNITS.items())
+_SPAN = re.compile(rf"(?:{_PART})(?![a-z])", re.IGNORECASE)
+_ANY_UNIT = "|".join(words for _, words in _UNITS.values())
 _WAIT = re.compile(
     r"(?:try again|retry(?: again)?|resets?|available(?: again)?|wait)(?: (?:in|after|for))? "
-    r"((?:\d+(?:\.\d+)? ?(?:ms|s|m|h|d|sec|min|hour|day)[a-z]*[ ,]*(?:and )?)+)",
+    rf"((?:\d+(?:\.\d+)? ?(?:{_ANY_UNIT})(?![a-z])[ ,]*(?:and )?)+)",
     re.IGNORECASE,
 )
-_SPAN = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h|d)", re.IGNORECASE)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONG = 300
 _READ = 10_000
 
@@ -117,7 +127,12 @@ def _told_wait(message: str) -> float | None:
 
 
 def _span(text: str) -> float | None:
-    return sum(float(n) * _SECONDS[unit.lower()] for n, unit in _SPAN.findall(text)) or None
+    """The seconds in "1h2m3.5s", "34s" or "2 minutes and 3 seconds"; None when there are none."""
+    seconds = 0.0
+    for part in _SPAN.finditer(text):
+        unit = part.lastgroup or "s"
+        seconds += float(part[unit]) * _UNITS[unit][0]
+    return seconds or None
 
 
 def _is_status(word: object) -> bool:
@@ -127,7 +142,7 @@ def _is_status(word: object) -> bool:
 def classify(refusal: Refusal) -> type[ProviderError]:
     """The kind of error that `refusal` is."""
     status, said = refusal.status, f"{refusal.code} {refusal.message}"
-    if status == 402 or (status in (403, 429, None) and _QUOTA.search(said)):
+    if status == 402 or (status in (403, 429, None) and _is_spent(said, refusal.wait_s)):
         return QuotaExhausted
     if status in (401, 403):
         return AuthenticationFailed
@@ -142,6 +157,14 @@ def classify(refusal: Refusal) -> type[ProviderError]:
     if status in (408, 409, 425) or status >= 500:
         return ProviderUnavailable
     return RequestRefused
+
+
+def _is_spent(said: str, wait_s: float | None) -> bool:
+    """Whether quota or credit is used up, and not only a rate for a while."""
+    if _SPENT.search(said):
+        return True
+    passing = _PASSING_RATE.search(said) or (wait_s is not None and wait_s < _SOON_S)
+    return _MONEY.search(said) is not None and not passing
 
 
 def _by_words(said: str) -> type[ProviderError]:
@@ -159,6 +182,7 @@ def error_from(
     refusal: Refusal, *, provider: str, secret: str | None, retry_after_s: float | None = None
 ) -> ProviderError:
     """`refusal` as an error that says what happened and what to do, without the key."""
+    refusal = replace(refusal, wait_s=retry_after_s or refusal.wait_s)
     kind = classify(refusal)
     detail = mask(refusal.message or refusal.code, secret)
     detail = " ".join(detail.split())
@@ -180,15 +204,15 @@ def error_from(
         )
     elif kind is QuotaExhausted:
         error = QuotaExhausted(f"the quota or credit at {provider} is used up{status}{said}")
-        error.retry_after_s = retry_after_s or refusal.wait_s
+        error.retry_after_s = refusal.wait_s
     elif kind is RateLimited:
         error = RateLimited(f"{provider} takes no more requests for now{status}{said}")
-        error.retry_after_s = retry_after_s or refusal.wait_s
+        error.retry_after_s = refusal.wait_s
     elif kind is RequestRefused:
         error = RequestRefused(f"{provider} refuses the request{status}{said}")
     else:
         error = ProviderUnavailable(f"{provider} is not able to answer now{status}{said}")
-        error.retry_after_s = retry_after_s or refusal.wait_s
+        error.retry_after_s = refusal.wait_s
     error.provider = provider
     error.status = refusal.status
     return error

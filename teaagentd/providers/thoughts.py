@@ -40,6 +40,8 @@ class Thoughts:
         self._opened_before = prefilled
         self._held = ""
         self._trim = True
+        self._first = ""
+        """The first character of what was said."""
         self._line = _Line()
 
     @property
@@ -94,6 +96,7 @@ class Thoughts:
             text = text.lstrip() if self._opened_before else text
             self._trim = not text.strip()
         if text:
+            self._first = self._first or text.lstrip()[:1]
             self._said.append(text)
             self._line.add(text)
         return text
@@ -117,7 +120,7 @@ class Thoughts:
         if self._block and self._block[-1].endswith("`"):
             self._block.append(tag)
             return
-        if self.unopened and not closing and not "".join(self._block).strip():
+        if self.unopened and not closing and not any(map(str.strip, self._block)):
             # It says itself what we had put before it.
             self.unopened = False
             return
@@ -129,11 +132,11 @@ class Thoughts:
             self._block.clear()
 
     def _close_unopened(self, tag: str) -> str:
-        said = self.said
-        if said.lstrip()[:1] in ("{", "["):
+        if self._first in ("{", "["):
             # A decision in JSON: the tag is a word in one of its strings.
             return self._say(tag)
         if not self._opened_before:
+            said, self._first = self.said, ""
             self._thought.append(said)
             self._said.clear()
             self._line = _Line()

@@ -14,6 +14,7 @@ from teaagentd.agent.toolbox import ToolRegistry
 from teaagentd.errors import (
     AuthenticationFailed,
     ProviderUnavailable,
+    QuotaExhausted,
     RateLimited,
     RequestRefused,
 )
@@ -178,7 +179,9 @@ async def test_a_failure_that_lasts_is_raised_with_all_attempts_and_nothing_on_t
     assert notes.screen == ""
 
 
-@pytest.mark.parametrize("error", [AuthenticationFailed("no"), RequestRefused("no")])
+@pytest.mark.parametrize(
+    "error", [AuthenticationFailed("no"), RequestRefused("no"), QuotaExhausted("no")]
+)
 async def test_a_failure_for_good_is_not_tried_again(error: Exception) -> None:
     model = ScriptedModel([error, "never"])
     with pytest.raises(type(error)):

@@ -23,6 +23,7 @@ from teaagentd.errors import (
     ModelMissing,
     ProviderError,
     ProviderUnavailable,
+    QuotaExhausted,
     RateLimited,
     RequestRefused,
     StoreUnavailable,
@@ -500,6 +501,13 @@ async def test_a_resumed_run_goes_on_from_its_results(native: bool) -> None:
     outcome = await rig.run()
     assert outcome.text == "I was cut off."
     rig.check_closed()
+
+
+def test_a_used_up_quota_says_when_it_begins_anew_if_that_is_known() -> None:
+    spent = QuotaExhausted("no more")
+    assert "used up. Your message" in wording.failure(spent)
+    spent.retry_after_s = 7200.0
+    assert "begins anew in 2 hours. Your message" in wording.failure(spent)
 
 
 def test_a_missing_model_says_what_to_install_and_nothing_else() -> None:

@@ -212,6 +212,12 @@ def test_usage_counts_what_was_cached_and_thought() -> None:
         input_tokens=100, cached_tokens=80, output_tokens=20, reasoning_tokens=15
     )
     assert read({"usage": {"prompt_cache_hit_tokens": 0}}).usage == Usage(cached_tokens=0)
+    # agno-agi/agno#9537, Aider-AI/aider#5516
+    assert read({"usage": {"prompt_tokens": "12", "completion_tokens": None}}).usage == Usage(
+        input_tokens=12
+    )
+    more = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 10}}
+    assert read({"usage": more}).usage == Usage(input_tokens=9, cached_tokens=9)
     assert read({"usage": {"prompt_tokens": "many", "completion_tokens": -1}}).usage == Usage()
 
 

@@ -121,6 +121,9 @@ def test_tokens_per_minute_are_a_rate_and_not_a_window() -> None:
     assert isinstance(error(body, 413), RateLimited)
 
 
+RATE = (RateLimited, 7.66)
+
+
 # NousResearch/hermes-agent#104386, openclaw/openclaw#99097
 @pytest.mark.parametrize(
     ("status", "said", "kind", "wait_s"),
@@ -140,6 +143,14 @@ def test_tokens_per_minute_are_a_rate_and_not_a_window() -> None:
         (503, "Loading; try again in 1 minute and 30 seconds", ProviderUnavailable, 90.0),
         (429, "try again in a while", RateLimited, None),
         (429, "try again in 0s", RateLimited, None),
+        (429, "please wait 3 messages", RateLimited, None),
+        (429, "resets 5 sessions from now", RateLimited, None),
+        (429, "retry in 1h2m3s or 4 moons", RateLimited, 3723.0),
+        # Many a passing limit advertises a way to pay for more.
+        (429, "Rate limit reached on TPM. Please try again in 7.66s. Add a payment method.", *RATE),
+        (429, "Rate limit reached for requests, see settings/billing", RateLimited, None),
+        (429, "You exceeded your current quota, see billing. Please retry in 7.66s.", *RATE),
+        (429, "Add a payment method; try again in 3 days", QuotaExhausted, 259200.0),
     ],
 )
 def test_what_is_used_up_and_for_how_long_is_read_from_the_words(
@@ -172,6 +183,13 @@ def test_a_header_goes_before_the_words() -> None:
     found = error_from(refusal, provider="acme", secret=None, retry_after_s=2.0)
     assert isinstance(found, RateLimited)
     assert found.retry_after_s == 2.0
+
+
+def test_a_short_wait_in_a_header_makes_a_quota_a_rate() -> None:
+    refusal = read_refusal({"error": {"message": "You exceeded your current quota"}}, 429)
+    assert refusal is not None
+    found = error_from(refusal, provider="acme", secret=None, retry_after_s=2.0)
+    assert isinstance(found, RateLimited)
 
 
 @pytest.mark.parametrize(
