@@ -69,6 +69,8 @@ class Generation:
             dialect=settings.provider.decisions,
             json_dialect=_BRIEF if adapter.small else None,
             max_output_tokens=settings.provider.max_output_tokens,
+            temperature=settings.provider.temperature,
+            reasoning=settings.provider.reasoning,
             clock=clock,
         )
         # A summary is asked for without tools, in plain words whatever the dialect.

@@ -227,6 +227,9 @@ class Attempt:
 
 
 ToolChoice = Literal["auto", "none"]
+Effort = Literal["low", "medium", "high"]
+Reasoning: TypeAlias = "Effort | int"
+"""How much a model may think before it answers: in words, or in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,6 +243,7 @@ class LLMRequest:
     """A JSON Schema that constrains the reply, on servers that can."""
     max_output_tokens: int | None = None
     temperature: float | None = None
+    reasoning: Reasoning | None = None
     purpose: str = "turn"
     cache_key: str | None = None
     """The session, for servers that route by it to keep a prefix cached."""

@@ -92,6 +92,14 @@ class TestSources:
         agent = load(home, "[agent]\nmax_iterations = 3\nmax_tool_calls = 4\n").settings.agent
         assert (agent.max_iterations, agent.max_tool_calls) == (7, 4)
 
+    def test_the_thinking_can_be_a_word_or_a_number(
+        self, home: Home, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert load(home, '[provider]\nreasoning = "low"').settings.provider.reasoning == "low"
+        assert load(home, "[provider]\nreasoning = 2048").settings.provider.reasoning == 2048
+        monkeypatch.setenv("TEAAGENTD_PROVIDER__REASONING", "4096")
+        assert load(home, "").settings.provider.reasoning == 4096
+
     def test_a_list_and_a_channel_can_be_set_from_the_environment(
         self, home: Home, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -177,6 +185,10 @@ class TestWrongValues:
             ("[agent]\nmax_iterations = 1.5", "agent.max_iterations must be a whole number"),
             ('[agent]\npermission_mode = "yes"', "'read-only', 'workspace-write', 'prompt'"),
             ('[provider]\ndecisions = "xml"', "must be 'auto', 'native' or 'json', not 'xml'"),
+            ('[provider]\nreasoning = "lots"', "provider.reasoning must be low, medium, high or a"),
+            ("[provider]\nreasoning = true", "provider.reasoning must be low, medium, high or a"),
+            ("[provider]\nreasoning = 0", "provider.reasoning must be low, medium, high or a"),
+            ("[provider]\ntemperature = 3", "provider.temperature must be less than or equal"),
             ('[provider]\nbase_url = "example.org"', "provider.base_url must begin with http://"),
             ('[provider]\ntype = "openai"\napi_key = ""', "provider.api_key must not be empty"),
             ("agent = 5", "agent must be a table, not 5"),

@@ -39,6 +39,7 @@ from teaagentd.types import (
     LLMRequest,
     LLMResponse,
     Phase,
+    Reasoning,
     ToolCall,
     Usage,
 )
@@ -135,6 +136,7 @@ class ModelDecisionEngine:
         retry: RetryPolicy | None = None,
         max_output_tokens: int | None = None,
         temperature: float | None = None,
+        reasoning: Reasoning | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.adapter = adapter
@@ -145,6 +147,7 @@ class ModelDecisionEngine:
         self._retry = retry or RetryPolicy()
         self._max_output_tokens = max_output_tokens
         self._temperature = temperature
+        self._reasoning = reasoning
         self._clock = clock or SystemClock()
 
     def dialect(self) -> Dialect:
@@ -232,6 +235,7 @@ class ModelDecisionEngine:
             asked,
             max_output_tokens=self._max_output_tokens,
             temperature=self._temperature,
+            reasoning=self._reasoning,
             cache_key=cache_key,
             purpose=purpose,
         )

@@ -42,6 +42,19 @@ Quantity: TypeAlias = Annotated[float, BeforeValidator(_no_truth_value), Field(g
 QuantityOrZero: TypeAlias = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0)]
 
 
+def _effort_or_tokens(value: object) -> object:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    if value in ("low", "medium", "high") or (type(value) is int and value > 0):
+        return value
+    raise ValueError("must be low, medium, high or a number of tokens")
+
+
+Reasoning: TypeAlias = Annotated[
+    Literal["low", "medium", "high"] | int, BeforeValidator(_effort_or_tokens)
+]
+
+
 class Section(BaseModel):
     """One table of the file."""
 
@@ -138,6 +151,18 @@ class ProviderSection(Section):
     )
     max_output_tokens: Count | None = Field(
         default=None, description="Tokens that it writes at most in one answer.", examples=[4096]
+    )
+    temperature: QuantityOrZero | None = Field(
+        default=None,
+        le=2,
+        description="How freely it words an answer, from 0 to 2; unset, the provider's default.",
+        examples=[0.7],
+    )
+    reasoning: Reasoning | None = Field(
+        default=None,
+        description="How much it may think before it answers: low, medium, high, or a number of "
+        "tokens; unset,\nthe provider's default. Models that cannot think are not told.",
+        examples=["medium"],
     )
     first_token_timeout_s: Quantity = Field(
         default=300, description="Seconds to wait for the first piece of an answer."

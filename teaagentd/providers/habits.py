@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from teaagentd.errors import ProviderError
 from teaagentd.providers.wire import Body, Messages
 
-_OPTIONAL = ("stream_options", "response_format", "temperature")
+_OPTIONAL = ("stream_options", "response_format", "temperature", "reasoning_effort", "reasoning")
 """What a server may refuse, and an answer can do without."""
 _LIMITS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _UNKNOWN = re.compile(
@@ -57,7 +57,7 @@ class Habits:
                 self.limit_name = other
                 return name
         for name in _OPTIONAL:
-            if name in sent and name in text:
+            if name in sent and re.search(rf"\b{name}\b", text):
                 self.refused.add(name)
                 return name
         return None

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import anyio
 import anyio.to_thread
@@ -116,7 +117,7 @@ class LocalAdapter:
             return response
 
     def _body(self, request: LLMRequest) -> Body:
-        body = request_body(request, model=self.model)
+        body = request_body(replace(request, reasoning=None), model=self.model)
         body.setdefault("temperature", 0.0)
         body.setdefault("max_tokens", _OUTPUT_TOKENS)
         # Measured with the embedded model: without any penalty it repeats itself to the limit,

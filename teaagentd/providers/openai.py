@@ -49,6 +49,7 @@ class OpenAIAdapter:
         )
         self._most_read = 0
         self._limit_name = "max_completion_tokens" if _is_openai(base_url) else "max_tokens"
+        self._router = _is_at(base_url, "openrouter.ai")
 
     async def warm(self) -> None:
         """Import the SDK and build the client now, in a worker thread, instead of at the first
@@ -56,7 +57,9 @@ class OpenAIAdapter:
         await self._server.client()
 
     async def complete(self, request: LLMRequest, on_chunk: OnChunk | None = None) -> LLMResponse:
-        body = request_body(request, model=self.model, limit_name=self._limit_name)
+        body = request_body(
+            request, model=self.model, limit_name=self._limit_name, router=self._router
+        )
         try:
             response = await self._server.complete(body, purpose=request.purpose, on_chunk=on_chunk)
         except ContextOverflow as error:
@@ -83,8 +86,12 @@ class OpenAIAdapter:
 
 
 def _is_openai(base_url: str) -> bool:
+    return _is_at(base_url, "api.openai.com")
+
+
+def _is_at(base_url: str, name: str) -> bool:
     host = urlsplit(base_url).hostname or ""
-    return host == "api.openai.com" or host.endswith(".api.openai.com")
+    return host == name or host.endswith(f".{name}")
 
 
 def create(options: ProviderOptions) -> OpenAIAdapter:

@@ -8,7 +8,15 @@ from typing import TypeAlias
 import orjson
 
 from teaagentd.transcript import clean_text
-from teaagentd.types import JsonObject, LLMMessage, LLMRequest, ToolCall, ToolSpec
+from teaagentd.types import (
+    Effort,
+    JsonObject,
+    LLMMessage,
+    LLMRequest,
+    Reasoning,
+    ToolCall,
+    ToolSpec,
+)
 
 Wire: TypeAlias = "dict[str, Wire] | list[Wire] | str | int | float | bool | JsonObject | None"
 Body: TypeAlias = "dict[str, Wire | Messages]"
@@ -94,9 +102,23 @@ def _cleaned(value: object) -> object:
     return value
 
 
-def request_body(request: LLMRequest, *, model: str, limit_name: str = "max_tokens") -> Body:
+_EFFORTS: tuple[tuple[int, Effort], ...] = ((2048, "low"), (8192, "medium"))
+"""Up to so many tokens of thinking are so much effort; more is `high`."""
+
+
+def effort(reasoning: Reasoning) -> Effort:
+    """`reasoning` for a server that knows words only."""
+    if not isinstance(reasoning, int):
+        return reasoning
+    return next((word for most, word in _EFFORTS if reasoning <= most), "high")
+
+
+def request_body(
+    request: LLMRequest, *, model: str, limit_name: str = "max_tokens", router: bool = False
+) -> Body:
     """The body of `request`, always streamed. `limit_name` is the server's word for the limit of
-    the output: `max_completion_tokens` at OpenAI, `max_tokens` elsewhere."""
+    the output: `max_completion_tokens` at OpenAI, `max_tokens` elsewhere. A `router` (OpenRouter)
+    takes a limit of the thinking in tokens too."""
     body: Body = {
         "model": model,
         "messages": Messages(request.messages),
@@ -116,6 +138,11 @@ def request_body(request: LLMRequest, *, model: str, limit_name: str = "max_toke
         body[limit_name] = request.max_output_tokens
     if request.temperature is not None:
         body["temperature"] = request.temperature
+    if request.reasoning is not None and router:
+        in_tokens = isinstance(request.reasoning, int)
+        body["reasoning"] = {"max_tokens" if in_tokens else "effort": request.reasoning}
+    elif request.reasoning is not None:
+        body["reasoning_effort"] = effort(request.reasoning)
     return body
 
 

@@ -61,12 +61,12 @@ async def test_a_limit_that_is_too_large_is_not_taken_for_an_unknown_one(
 async def test_all_that_is_refused_is_left_out_one_after_the_other(
     server: StrictServer, adapter: OpenAIAdapter
 ) -> None:
-    options = ("stream_options", "temperature", "response_format")
+    options = ("stream_options", "temperature", "response_format", "reasoning_effort")
     server.state.options.refuse = {name: f"{name}: not supported" for name in options}
-    request = asking(temperature=0.2, response_schema={"type": "object"})
+    request = asking(temperature=0.2, response_schema={"type": "object"}, reasoning="low")
     for _ in range(2):
         await adapter.complete(request)
-    assert len(server.requests) == 5
+    assert len(server.requests) == 6
     assert not {*options} & server.requests[-1].body.keys()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from teaagentd.providers.wire import Pieces, encode, plain_bytes, request_body
 from teaagentd.types import LLMMessage, LLMRequest, ToolCall, ToolSpec
 from tests.strict_dialect import illegal
@@ -39,6 +41,28 @@ def test_a_history_is_legal_in_the_dialect() -> None:
     [first, _] = messages[2]["tool_calls"]
     assert json.loads(first["function"]["arguments"]) == {"where": "außen"}
     assert messages[5] == {"role": "assistant", "content": "It rains."}
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "effort"),
+    [
+        ("low", "low"),
+        ("high", "high"),
+        (1024, "low"),
+        (2048, "low"),
+        (8000, "medium"),
+        (9000, "high"),
+    ],
+)
+def test_the_thinking_that_is_asked_for_is_said_in_the_server_s_terms(
+    reasoning: Any, effort: str
+) -> None:
+    request = LLMRequest(messages=HISTORY, reasoning=reasoning)
+    assert written(request)["reasoning_effort"] == effort
+    routed = written(request, router=True)
+    name = "max_tokens" if isinstance(reasoning, int) else "effort"
+    assert routed["reasoning"] == {name: reasoning}
+    assert "reasoning_effort" not in routed
 
 
 def test_only_what_was_asked_for_is_sent() -> None:
