@@ -149,10 +149,15 @@ class Keyboard:
 
     def wait_for(self, text: str, *, gone: bool = False, timeout_s: float = PATIENCE_S) -> str:
         """Look until `text` can be seen, or cannot any more; all that is seen then."""
+        what = f"{text!r} (gone: {gone})"
+        return self.wait_until(what, lambda: (text in self.shown) is not gone, timeout_s)
+
+    def wait_until(self, what: str, seen: Callable[[], bool], timeout_s: float = PATIENCE_S) -> str:
+        """Look until `seen` holds; all that is seen then."""
         deadline = time.monotonic() + timeout_s
-        while (text in self.shown) is gone:
+        while not seen():
             if not self._read(deadline):
-                raise AssertionError(f"waited for {text!r} (gone: {gone}); seen:\n{self.shown}")
+                raise AssertionError(f"waited for {what}; seen:\n{self.shown}")
         return self.shown
 
     def wait_exit(self, timeout_s: float = PATIENCE_S) -> int:

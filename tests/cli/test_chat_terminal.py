@@ -62,7 +62,7 @@ def test_several_lines_are_shown_once(home: Path, server: ServerProcess) -> None
         talking.wait_for("third")
         ready(talking)
         # The last line is drawn anew when it is whole.
-        until("the last line stands", lambda: talking.shown.count("third\n") == 1)
+        talking.wait_until("one last line", lambda: talking.shown.count("third\n") == 1)
         assert talking.shown.count("first line\n") == 1
         assert talking.shown.count("second line\n") == 1
 
