@@ -119,8 +119,8 @@ def _after_call(model: Model) -> dict[str, object]:
 
 def test_a_turn_has_a_deadline(make_daemon: MakeDaemon, model: Model) -> None:
     """A provider that hangs for good: the turn says that its time is over, what waits is
-    answered next."""
-    daemon = make_daemon({"TEAAGENTD_AGENT__TURN_TIMEOUT_S": "0.5"})
+    answered next. (The deadline leaves a slow machine the time to ask.)"""
+    daemon = make_daemon({"TEAAGENTD_AGENT__TURN_TIMEOUT_S": "6"})
     daemon.start()
     first = daemon.post("anna", "[[hang]]")
     model.wait_asked("[[hang]]")
