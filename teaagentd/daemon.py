@@ -23,7 +23,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from teaagentd import generation
-from teaagentd.abc import LLMAdapter, SystemClock
+from teaagentd.abc import SystemClock
 from teaagentd.agent.compaction import Summariser
 from teaagentd.config import Settings
 from teaagentd.core.activity import ActivityFeed
@@ -37,6 +37,7 @@ from teaagentd.errors import ConfigError, StoreError
 from teaagentd.generation import Generation
 from teaagentd.home import Home
 from teaagentd.plugins import import_all
+from teaagentd.providers.chain import Chain
 from teaagentd.reload import Reloader
 from teaagentd.service import ServiceManager
 from teaagentd.services.alerts import Alerts
@@ -166,8 +167,8 @@ class Daemon:
         return self.generation.settings
 
     @property
-    def adapter(self) -> LLMAdapter:
-        return self.generation.adapter
+    def chain(self) -> Chain:
+        return self.generation.chain
 
     @property
     def configuration_problem(self) -> str | None:
@@ -197,9 +198,7 @@ class Daemon:
         """Have what begins from now on work with `settings`; turns that are at work go on with
         theirs, but for those of senders who may no longer speak. Raises `ConfigError`: then
         nothing has changed."""
-        await anyio.to_thread.run_sync(
-            import_all, settings.provider.type or "local", settings.tools.enabled, settings.channels
-        )
+        await anyio.to_thread.run_sync(import_all, settings)
         before = self.generation
         made, faults = generation.make(
             settings, before, clock=self.clock, strays=self._strays, on_progress=self._progress
@@ -209,8 +208,8 @@ class Daemon:
                 raise faults[0]
             self.dispatcher.use(made.channels)
         except ConfigError:
-            if made.adapter is not before.adapter:
-                await made.adapter.aclose()
+            if made.chain is not before.chain:
+                await made.chain.aclose()
             raise
         # Nothing is awaited and nothing fails from here to the end of the block.
         self.generation = made
@@ -258,11 +257,11 @@ class Daemon:
         """Let go of an earlier generation once no turn works with it: its calls are known until
         then, and a model that only it used is closed."""
         self._former.append(before)
-        done_with = before.adapter is not self.adapter
+        done_with = before.chain is not self.chain
         await self.loop.outlasted()
         if done_with:
             await self.loop.wait_background(_BACKGROUND_S)
-            await before.adapter.aclose()
+            await before.chain.aclose()
         self._former = [one for one in self._former if one is not before or self._left_behind]
 
     async def _configuration_told(self, problem: str | None) -> None:
@@ -363,7 +362,7 @@ class Daemon:
                 yield daemon
             finally:
                 with anyio.CancelScope(shield=True):
-                    await daemon._close_adapters()
+                    await daemon._close_chains()
                     await daemon._leave_strays(strays)
                 if daemon._last is not None:
                     daemon._last.cancel()
@@ -392,7 +391,9 @@ class Daemon:
             tasks.start_soon(self.dispatcher.run)
             await tasks.start(serve_socket, self, Home(root=self.settings.home).socket)
             _spare_the_collector()
-            log.info("ready", provider=self.adapter.name, model=self.adapter.model)
+            log.info(
+                "ready", provider=self.chain.links[0].label, model=self.chain.links[0].adapter.model
+            )
             manager.ready()
             tasks.start_soon(manager.keep_alive, self.store.ping)
             tasks.start_soon(self._warm)
@@ -413,9 +414,9 @@ class Daemon:
             tasks.cancel_scope.cancel()
         return self.status
 
-    async def _close_adapters(self) -> None:
+    async def _close_chains(self) -> None:
         for made in (*self._former, self.generation):
-            await made.adapter.aclose()
+            await made.chain.aclose()
 
     @property
     def _left_behind(self) -> tuple[str, ...]:
@@ -446,7 +447,7 @@ class Daemon:
 
     async def _warm(self) -> None:
         """Load what the next answer needs while nobody waits for it yet."""
-        await self.adapter.warm()
+        await self.chain.warm()
 
     async def _drain(self) -> int:
         """Let what was begun end: turns first, then the sends of their replies."""

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from anyio.abc import TaskGroup
 
-from teaagentd.abc import Channel, Clock, LLMAdapter
+from teaagentd.abc import Channel, Clock
 from teaagentd.agent.dialects import JsonDialect
 from teaagentd.agent.engine import ModelDecisionEngine
 from teaagentd.agent.execution import RunPlace
@@ -24,11 +24,12 @@ from teaagentd.errors import ConfigError
 from teaagentd.home import Home
 from teaagentd.plugins import (
     channel_options,
+    load_chain,
     load_channels,
-    load_provider,
     load_tools,
-    provider_options,
 )
+from teaagentd.providers.chain import Chain
+from teaagentd.providers.options import ModelOptions
 
 _BRIEF = JsonDialect(brief=True, answer_limit=400)
 """For very small models. Measured with the embedded one: told more, it calls tools at random;
@@ -42,7 +43,7 @@ class Generation:
         self,
         settings: Settings,
         *,
-        adapter: LLMAdapter,
+        chain: Chain,
         registry: ToolRegistry,
         channels: Mapping[str, Channel],
         context: ContextBuilder,
@@ -51,7 +52,7 @@ class Generation:
         strays: TaskGroup,
     ) -> None:
         self.settings = settings
-        self.adapter = adapter
+        self.chain = chain
         self.registry = registry
         self.channels = channels
         self.context = context
@@ -64,18 +65,14 @@ class Generation:
             clock=clock,
         )
         self._engine = ModelDecisionEngine(
-            adapter=adapter,
-            registry=registry,
-            dialect=settings.provider.decisions,
-            json_dialect=_BRIEF if adapter.small else None,
-            max_output_tokens=settings.provider.max_output_tokens,
-            temperature=settings.provider.temperature,
-            reasoning=settings.provider.reasoning,
-            clock=clock,
+            adapter=chain, registry=registry, small_dialect=_BRIEF, clock=clock
         )
         # A summary is asked for without tools, in plain words whatever the dialect.
         self.words = ModelDecisionEngine(
-            adapter=adapter, registry=ToolRegistry([]), dialect="native", clock=clock
+            adapter=chain,
+            registry=ToolRegistry([]),
+            options=ModelOptions(decisions="native"),
+            clock=clock,
         )
         self._limits = RunLimits(
             max_iterations=settings.agent.max_iterations,
@@ -84,7 +81,7 @@ class Generation:
 
     def window(self) -> int | None:
         """Tokens that the model reads at most, as far as it is known now."""
-        return self.adapter.context_window
+        return self.chain.first.adapter.context_window
 
     def make_runner(self, turn: Turn) -> AgentRunner:
         """The agent's run behind a turn of this generation."""
@@ -114,14 +111,16 @@ def make(
     registry = ToolRegistry(load_tools(settings.tools.enabled))
     if before is not None and settings.tools == before.settings.tools:
         registry = before.registry
-    if before is not None and settings.provider == before.settings.provider:
-        adapter = before.adapter
+    if before is not None and (settings.provider, settings.providers) == (
+        before.settings.provider,
+        before.settings.providers,
+    ):
+        chain = before.chain
     else:
-        options = provider_options(settings.provider, clock=clock, on_progress=on_progress)
-        adapter = load_provider(options.type, options)
+        chain = load_chain(settings, clock=clock, on_progress=on_progress)
     made = Generation(
         settings,
-        adapter=adapter,
+        chain=chain,
         registry=registry,
         channels=channels,
         context=_context(settings, before, clock),

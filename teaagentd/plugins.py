@@ -11,18 +11,19 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Literal
 
 from teaagentd.abc import Channel, Clock, LLMAdapter, Tool
-from teaagentd.config.settings import ProviderSection
+from teaagentd.config.settings import Settings
 from teaagentd.errors import ConfigError
-from teaagentd.providers.options import OnProgress, ProviderOptions
+from teaagentd.providers.chain import Chain, Link
+from teaagentd.providers.options import ModelOptions, OnProgress, ProviderOptions
 
 Kind = Literal["provider", "channel", "tool"]
 
 _KEYS: dict[Kind, str] = {
-    "provider": "provider.type",
     "channel": "channels.{name}.type",
     "tool": "tools.enabled",
 }
 
+_DEFAULT = "local"
 _OURS = ("enabled", "allow_from")
 """Keys of a channel's table that it is not given."""
 
@@ -32,51 +33,69 @@ def installed(kind: Kind) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"teaagentd.{kind}s")}
 
 
-def check_installed(
-    provider: str, tools: Iterable[str], channels: Mapping[str, Mapping[str, object]]
-) -> None:
+def check_installed(settings: Settings) -> None:
     """Raises `ConfigError` for a configured name that no installed plugin has; imports none."""
-    _point("provider", provider, _KEYS["provider"])
-    for tool in tools:
+    for place, section in settings.models():
+        _point("provider", section.type or _DEFAULT, f"{place}.type")
+    for tool in settings.tools.enabled:
         _point("tool", tool, _KEYS["tool"])
-    for name, section in channels.items():
-        _point("channel", _channel_kind(name, section), _KEYS["channel"].format(name=name))
+    for name, options in settings.channels.items():
+        _point("channel", _channel_kind(name, options), _KEYS["channel"].format(name=name))
 
 
-def provider_options(
-    section: ProviderSection, *, clock: Clock, on_progress: OnProgress | None
-) -> ProviderOptions:
-    """What the `[provider]` table says, as an adapter's factory takes it."""
-    key = section.api_key
-    return ProviderOptions(
-        type=section.type or "local",
-        base_url=section.base_url,
-        api_key=key.get_secret_value() if key is not None else None,
-        model=section.model,
-        context_window=section.context_window,
-        first_token_timeout_s=section.first_token_timeout_s,
-        idle_timeout_s=section.idle_timeout_s,
-        idle_minutes=section.idle_minutes,
-        clock=clock,
-        on_progress=on_progress,
-    )
-
-
-def import_all(
-    provider: str, tools: Iterable[str], channels: Mapping[str, Mapping[str, object]]
-) -> None:
+def import_all(settings: Settings) -> None:
     """Import every configured plugin, which may take a while. Raises `ConfigError`."""
-    _factory("provider", provider, _KEYS["provider"])
-    for tool in tools:
+    for place, section in settings.models():
+        _factory("provider", section.type or _DEFAULT, f"{place}.type")
+    for tool in settings.tools.enabled:
         _factory("tool", tool, _KEYS["tool"])
-    for name, section in channels.items():
-        if section.get("enabled", True) is not False:
-            _factory("channel", _channel_kind(name, section), _KEYS["channel"].format(name=name))
+    for name, options in settings.channels.items():
+        if options.get("enabled", True) is not False:
+            _factory("channel", _channel_kind(name, options), _KEYS["channel"].format(name=name))
 
 
-def load_provider(name: str, options: ProviderOptions) -> LLMAdapter:
-    """The model server that `provider.type` names. Raises `ConfigError`."""
-    create = _factory("provider", name, _KEYS["provider"])
+def load_chain(settings: Settings, *, clock: Clock, on_progress: OnProgress | None) -> Chain:
+    """The provider and its fallbacks, in order, each once for every key that it has. Raises
+    `ConfigError`."""
+    links: list[Link] = []
+    for place, section in settings.models():
+        kind = section.type or _DEFAULT
+        name = kind if place == "provider" else place.rpartition(".")[2]
+        keys: list[str | None] = [*section.all_keys()] or [None]
+        for number, key in enumerate(keys, 1):
+            options = ProviderOptions(
+                type=kind,
+                name=name,
+                base_url=section.base_url,
+                api_key=key,
+                model=section.model,
+                context_window=section.context_window,
+                first_token_timeout_s=section.first_token_timeout_s,
+                idle_timeout_s=section.idle_timeout_s,
+                idle_minutes=section.idle_minutes,
+                clock=clock,
+                on_progress=on_progress,
+            )
+            links.append(
+                Link(
+                    adapter=load_provider(kind, options, f"{place}.type"),
+                    provider=place,
+                    label=f"{name}, key {number}" if len(keys) > 1 else name,
+                    options=ModelOptions(
+                        decisions=section.decisions,
+                        max_output_tokens=section.max_output_tokens,
+                        temperature=section.temperature,
+                        reasoning=section.reasoning,
+                    ),
+                )
+            )
+    return Chain(links, clock=clock)
+
+
+def load_provider(name: str, options: ProviderOptions, key: str = "provider.type") -> LLMAdapter:
+    """The model server that the provider type `name`, set as `key`, stands for. Raises
+    `ConfigError`."""
+    create = _factory("provider", name, key)
     adapter = _call("provider", name, lambda: create(options))
     if not callable(getattr(adapter, "complete", None)):
         raise _wrong("provider", name, "an LLMAdapter", adapter)

@@ -11,6 +11,8 @@ from teaagentd.types import Attachment, InboundMessage, LLMMessage, SessionKey, 
 NOT_RUN = "[not run: the turn was interrupted before this call started]"
 UNKNOWN_OUTCOME = "[interrupted: this call had started and its outcome is unknown]"
 EMPTY = "[empty message]"
+SUMMARY_NOTE = "[this program's summary of what was said before]"
+"""The note of the message that stands for a history that was summarised."""
 LEFT_OUT = "[earlier messages are left out]"
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -176,6 +178,8 @@ def estimate_tokens(text: str) -> int:
 def estimate_message_tokens(message: LLMMessage) -> int:
     """Tokens of one message with its note, calls and framing, erring high."""
     total = 8 + estimate_tokens(message.raw or message.content)
+    if message.thinking:
+        total += estimate_tokens(message.thinking)
     if message.note:
         total += estimate_tokens(message.note)
     for call in message.tool_calls:

@@ -175,6 +175,9 @@ class LLMMessage:
     raw: str | None = None
     """On an `assistant` message of the `json` dialect: the reply as the model wrote it."""
     reasoning: str | None = None
+    thinking: str | None = None
+    """On an `assistant` message: the thinking as its provider signed it, in the provider's own
+    form. It goes back to the same model, whole or not at all, and is never touched."""
     model: str | None = None
     attachments: tuple[Attachment, ...] = ()
     id: int | None = None
@@ -210,6 +213,8 @@ class Usage:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    """Of the input: what was written to the provider's cache, where that has a price."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,6 +264,8 @@ class LLMResponse:
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str | None = None
+    thinking: str | None = None
+    """See `LLMMessage.thinking`."""
     finish_reason: FinishReason = "stop"
     usage: Usage = field(default_factory=Usage)
     provider: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -161,8 +161,16 @@ def echo(body: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-def pieces(reply: dict[str, Any], body: dict[str, Any], chunks: int) -> Iterator[bytes]:
-    """The pieces of a streamed body, each of them one write."""
+def written(event: object) -> bytes:
+    """An event as it goes over the wire."""
+    text = event.encode() if isinstance(event, str) else orjson.dumps(event)
+    return b"data: " + text + b"\n\n"
+
+
+def pieces(
+    reply: dict[str, Any], sent: Iterable[Any], write: Callable[[object], bytes]
+) -> Iterator[bytes]:
+    """The pieces of a streamed body, each of them one write: `sent` unless it says otherwise."""
     if "raw" in reply:
         raw = reply["raw"]
         data = raw if isinstance(raw, bytes) else raw.encode()
@@ -170,20 +178,18 @@ def pieces(reply: dict[str, Any], body: dict[str, Any], chunks: int) -> Iterator
         size = reply.get("write") or len(data) or 1
         yield from (data[at : at + size] for at in range(0, len(data), size))
         return
-    events = reply["events"] if "events" in reply else chunk_events(reply, body, chunks)
     size = reply.get("write")
-    for event in events:
-        text = event.encode() if isinstance(event, str) else orjson.dumps(event)
-        line = b"data: " + text + b"\n\n"
+    for event in reply.get("events", sent):
+        line = write(event)
         if size:
             yield from (line[at : at + size] for at in range(0, len(line), size))
         else:
             yield line
-    if reply.get("done", True):
+    if reply.get("done", write is written):
         yield b"data: [DONE]\n\n"
 
 
-def chunk_events(reply: dict[str, Any], body: dict[str, Any], chunks: int) -> Iterator[Any]:
+def events(reply: dict[str, Any], body: dict[str, Any], chunks: int) -> Iterator[Any]:
     """A well-formed stream for `reply`: role, reasoning, text, calls, finish, usage."""
     head = {"id": "chatcmpl-strict", "object": "chat.completion.chunk", "created": 1}
     head["model"] = body.get("model", "strict")

@@ -20,9 +20,11 @@ Options
   --lean         no parsing, checking or keeping: a fixed answer of `chunks` chunks, for benchmarks
   --with-stdin   end when standard input closes, that is, with the parent
 
-Routes: POST /v1/chat/completions; GET /requests[?since=N] → [{n, at, refused, status, aborted,
-body}]; GET /stats → {requests, illegal, live, aborted}; POST /script (a JSON array of replies,
-replaces what is left of the script); POST /reset (forgets requests and script); GET /v1/models.
+Routes: POST /v1/chat/completions; POST /v1/messages (the same script and marks in Anthropic's
+dialect; a reply may have a `signature` and `redacted` thoughts); GET /requests[?since=N] →
+[{n, at, refused, status, aborted, body}]; GET /stats → {requests, illegal, live, aborted}; POST
+/script (a JSON array of replies, replaces what is left of the script); POST /reset (forgets
+requests and script); GET /v1/models.
 
 Without a script each answer is `echo: ` and what the user said since the last answer (several
 messages are joined by ` | `), then `; results: ` and the tool results of this round, if any.
@@ -73,6 +75,7 @@ from urllib.parse import parse_qs, urlsplit
 import httptools
 import orjson
 
+from tests import strict_dialect, strict_messages
 from tests.strict_dialect import Reply, echo, illegal, pieces, text_of, whole
 
 
@@ -173,6 +176,8 @@ class Connection(asyncio.Protocol):
         self.url = b""
         self.headers: dict[str, str] = {}
         self.body = bytearray()
+        self.messages = False
+        """Whether the request in hand is in the dialect of the Messages API."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -206,7 +211,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         parts = urlsplit(self.url.decode("latin-1"))
-        if parts.path.endswith("/chat/completions"):
+        if parts.path.endswith(("/chat/completions", "/v1/messages")):
+            self.messages = parts.path.endswith("/messages")
             self.answer = asyncio.get_running_loop().create_task(self.complete(bytes(self.body)))
             return
         try:
@@ -279,6 +285,8 @@ class Connection(asyncio.Protocol):
         for name, words in options.refuse.items():
             if name in body:
                 return words
+        if self.messages:
+            return None
         calling = [message for message in body["messages"] if message.get("tool_calls")]
         if options.wants_reasoning:
             if any("reasoning_content" not in message for message in calling):
@@ -291,7 +299,11 @@ class Connection(asyncio.Protocol):
         state = self.state
         try:
             record.body = orjson.loads(raw)
-            record.refused = illegal(record.body.get("messages"))
+            record.refused = (
+                strict_messages.illegal(record.body)
+                if self.messages
+                else illegal(record.body.get("messages"))
+            )
         except (ValueError, AttributeError, TypeError) as problem:
             record.refused = f"the body cannot be read: {problem}"
         if record.refused:
@@ -303,7 +315,7 @@ class Connection(asyncio.Protocol):
         if not self.has_key():
             record.status = 401
             state.keep(record)
-            given = self.headers.get("authorization", "").removeprefix("Bearer ")
+            given = self.given_key()
             self.refuse(401, f"Incorrect API key provided: {given}", "invalid_api_key")
             return
         if refused := self.unwanted(record.body):
@@ -311,17 +323,25 @@ class Connection(asyncio.Protocol):
             state.keep(record)
             self.refuse(400, refused, "invalid_request_error")
             return
-        reply = state.next_reply(record.body["messages"]) or echo(record.body)
+        chat = strict_messages.as_chat(record.body) if self.messages else record.body
+        reply = state.next_reply(chat["messages"]) or echo(chat)
         record.status = reply.get("status", 200)
         state.keep(record)
         await self.stream(reply, record.body)
 
     def has_key(self) -> bool:
         key = self.state.options.key
-        return not key or self.headers.get("authorization") == f"Bearer {key}"
+        return not key or self.given_key() == key
+
+    def given_key(self) -> str:
+        if self.messages and "x-api-key" in self.headers:
+            return self.headers["x-api-key"]
+        return self.headers.get("authorization", "").removeprefix("Bearer ")
 
     def refuse(self, status: int, message: str, code: str) -> None:
-        self.plain(status, orjson.dumps({"error": {"message": message, "code": code}}))
+        error = {"message": message, "type" if self.messages else "code": code}
+        answer = {"type": "error", "error": error} if self.messages else {"error": error}
+        self.plain(status, orjson.dumps(answer))
 
     async def stream(self, reply: dict[str, Any], body: dict[str, Any]) -> None:
         """Send one reply, piece by piece."""
@@ -336,7 +356,8 @@ class Connection(asyncio.Protocol):
             self.plain(reply.get("status", 200), data, reply.get("headers"))
             return
         if not body.get("stream") and "raw" not in reply:
-            self.plain(200, orjson.dumps(whole(reply, body)))
+            form = strict_messages.whole if self.messages else whole
+            self.plain(200, orjson.dumps(form(reply, body)))
             return
         kind = reply.get("content_type", "text/event-stream")
         self.send(
@@ -345,7 +366,9 @@ class Connection(asyncio.Protocol):
             + b"\r\n\r\n"
         )
         pause = reply.get("chunk_ms", options.chunk_ms) / 1000
-        for index, piece in enumerate(pieces(reply, body, options.chunks)):
+        form = strict_messages if self.messages else strict_dialect
+        sent = form.events(reply, body, options.chunks)
+        for index, piece in enumerate(pieces(reply, sent, form.written)):
             if index == reply.get("stall"):
                 await self.silence(reply)
             if index == reply.get("cut") and "raw" not in reply:

@@ -6,14 +6,18 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from teaagentd import plugins
 from teaagentd.abc import SystemClock
-from teaagentd.config import ProviderSection
+from teaagentd.config import ProviderSection, Settings
+from teaagentd.config.settings import ModelSection, ToolsSection
 from teaagentd.errors import ConfigError
-from teaagentd.providers.options import ProviderOptions
+from teaagentd.providers.chain import Chain
+from teaagentd.providers.options import ModelOptions, ProviderOptions
 from tests.daemon_process import plugin_folder
 
 POINTS: Mapping[str, Mapping[str, str]] = {
@@ -90,6 +94,20 @@ def installed_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
 
 
+def chain(**sections: Any) -> Chain:
+    settings = Settings(home=Path("/nowhere"), **sections)
+    return plugins.load_chain(settings, clock=SystemClock(), on_progress=None)
+
+
+def configured(channel: dict[str, object]) -> Settings:
+    return Settings(
+        home=Path("/nowhere"),
+        provider=ProviderSection(type="raising"),
+        tools=ToolsSection(enabled=("echo",)),
+        channels={"x": channel},
+    )
+
+
 def options(kind: str) -> ProviderOptions:
     return ProviderOptions(type=kind)
 
@@ -97,15 +115,38 @@ def options(kind: str) -> ProviderOptions:
 class TestProviders:
     def test_the_configured_one_is_made_with_its_settings(self) -> None:
         section = ProviderSection(
-            type="scripted", model="m", base_url="http://x", api_key="k", idle_minutes=3
+            type="scripted", model="m", base_url="http://x", api_key=SecretStr("k"), idle_minutes=3
         )
-        made = plugins.load_provider(
-            "scripted", plugins.provider_options(section, clock=SystemClock(), on_progress=None)
-        )
-        assert type(made).__name__ == "ScriptedModel"
+        [link] = chain(provider=section).links
+        assert type(link.adapter).__name__ == "ScriptedModel"
         (given,) = sys.modules["plugins_under_test"].asked
         assert (given.model, given.base_url, given.api_key) == ("m", "http://x", "k")
         assert given.idle_minutes == 3
+
+    def test_there_is_one_for_each_key_and_each_fallback_in_order(self) -> None:
+        first = ProviderSection(
+            type="scripted",
+            api_key=SecretStr("k"),
+            api_keys=(SecretStr("l"), SecretStr("k")),
+            fallbacks=("spare",),
+        )
+        spare = ModelSection(type="scripted", model="m", temperature=0.5, decisions="json")
+        found = chain(provider=first, providers={"spare": spare, "unused": spare})
+        assert [link.label for link in found.links] == [
+            "scripted, key 1",
+            "scripted, key 2",
+            "spare",
+        ]
+        given = sys.modules["plugins_under_test"].asked
+        assert [one.api_key for one in given] == ["k", "l", None]
+        assert [one.name for one in given] == ["scripted", "scripted", "spare"]
+        assert found.links[2].options == ModelOptions(decisions="json", temperature=0.5)
+        assert found.links[0].options == ModelOptions()
+
+    def test_the_table_of_a_fallback_is_named(self) -> None:
+        first = ProviderSection(type="scripted", fallbacks=("spare",))
+        with pytest.raises(ConfigError, match=r"providers\.spare\.type: there is no provider"):
+            chain(provider=first, providers={"spare": ModelSection(type="gpt")})
 
     def test_an_unknown_one_is_named_with_those_that_are_installed(self) -> None:
         with pytest.raises(ConfigError) as caught:
@@ -200,7 +241,7 @@ class TestLaziness:
         assert done.stdout.strip() == b""
 
     def test_checking_that_plugins_exist_imports_none(self) -> None:
-        plugins.check_installed("raising", ["echo"], {"x": {"type": "memory"}})
+        plugins.check_installed(configured({"type": "memory"}))
         assert "plugins_under_test" not in sys.modules
         with pytest.raises(ConfigError, match=r"channels\.x\.type: there is no channel 'x'"):
-            plugins.check_installed("raising", ["echo"], {"x": {}})
+            plugins.check_installed(configured({}))

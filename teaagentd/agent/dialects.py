@@ -268,5 +268,6 @@ def _message(response: LLMResponse, decision: FinalAnswer | ToolCalls) -> LLMMes
         content=said or "",
         tool_calls=calls,
         reasoning=response.reasoning,
+        thinking=response.thinking,
         model=response.model or None,
     )

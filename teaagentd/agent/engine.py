@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import anyio
 import stamina
@@ -16,7 +15,6 @@ from teaagentd.agent.decisions import FinalAnswer, ToolCalls, is_blank, normalis
 from teaagentd.agent.dialects import (
     Ask,
     Dialect,
-    DialectName,
     JsonDialect,
     NativeDialect,
     invalid_decision,
@@ -24,6 +22,7 @@ from teaagentd.agent.dialects import (
 )
 from teaagentd.agent.toolbox import ToolRegistry
 from teaagentd.errors import (
+    ContextOverflow,
     ProviderError,
     ProviderUnavailable,
     RateLimited,
@@ -31,6 +30,8 @@ from teaagentd.errors import (
     ToolsRefused,
     ToolValidationError,
 )
+from teaagentd.providers.chain import Chain, Link, worth_another_pass
+from teaagentd.providers.options import ModelOptions
 from teaagentd.transcript import clean_text
 from teaagentd.types import (
     Attempt,
@@ -39,7 +40,6 @@ from teaagentd.types import (
     LLMRequest,
     LLMResponse,
     Phase,
-    Reasoning,
     ToolCall,
     Usage,
 )
@@ -114,46 +114,51 @@ class _Asking:
     show: _Show
     attempts: list[Attempt]
     """Those of earlier decisions may stand before them."""
+    cache_key: str | None
+    purpose: str
 
 
 class ModelDecisionEngine:
-    """Asks one adapter for decisions; serves many runs at once and keeps nothing between them.
+    """Asks a chain of providers for decisions; serves many runs at once, and keeps nothing between
+    them but which providers rest.
 
     An unreadable `json` reply is asked for again at most `max_parse_retries` times; then what
-    it says in plain words counts, or else the sentinel of `invalid_decision`. A passing failure
-    is tried again by `retry`. Text shown for a reply that is then void is voided with
-    `watcher.reset()` before the next request, and before an error is raised.
+    it says in plain words counts, or else the sentinel of `invalid_decision`. A failure goes to
+    the next provider at once; when none is left, a passing one is tried again by `retry`. Text
+    shown for a reply that is then void is voided with `watcher.reset()` before the next request,
+    and before an error is raised.
     """
 
     def __init__(
         self,
         *,
-        adapter: LLMAdapter,
+        adapter: LLMAdapter | Chain,
         registry: ToolRegistry,
-        dialect: DialectName | Literal["auto"] = "auto",
+        options: ModelOptions | None = None,
         json_dialect: JsonDialect | None = None,
+        small_dialect: JsonDialect | None = None,
         max_parse_retries: int = 2,
         retry: RetryPolicy | None = None,
-        max_output_tokens: int | None = None,
-        temperature: float | None = None,
-        reasoning: Reasoning | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.adapter = adapter
+        """`options`, if given, are for every link of the chain, instead of each one's own."""
+        self.chain = adapter if isinstance(adapter, Chain) else Chain.of(adapter, clock=clock)
         self.max_parse_retries = max_parse_retries
         self._registry = registry
-        self._dialect = dialect
+        self._options = options
         self._json = json_dialect or JsonDialect()
+        self._small = small_dialect or self._json
         self._retry = retry or RetryPolicy()
-        self._max_output_tokens = max_output_tokens
-        self._temperature = temperature
-        self._reasoning = reasoning
         self._clock = clock or SystemClock()
 
-    def dialect(self) -> Dialect:
-        """The dialect in use now; `auto` follows what the adapter can do."""
-        native = self.adapter.native_tools if self._dialect == "auto" else self._dialect == "native"
-        return NativeDialect() if native else self._json
+    def dialect(self, link: Link) -> Dialect:
+        """The dialect for `link` now; `auto` follows what its adapter can do."""
+        decisions = (self._options or link.options).decisions
+        adapter = link.adapter
+        native = adapter.native_tools if decisions == "auto" else decisions == "native"
+        if native:
+            return NativeDialect()
+        return self._small if adapter.small else self._json
 
     async def decide(
         self,
@@ -173,7 +178,6 @@ class ModelDecisionEngine:
         ends the open request.
         """
         watcher = watcher or Unwatched()
-        show = _Show(watcher)
         ask = Ask(
             system=clean_text(system),
             history=history,
@@ -182,75 +186,109 @@ class ModelDecisionEngine:
         )
         attempts = [] if attempts is None else attempts
         before = len(attempts)
-        usages: list[Usage] = []
-        asking = _Asking(dialect=self.dialect(), watcher=watcher, show=show, attempts=attempts)
-        for tried in range(self.max_parse_retries + 1):
-            try:
-                response = await self._reply(ask, asking, cache_key, purpose)
-            except ProviderError as error:
-                error.attempts = tuple(attempts[before:])
-                raise
-            usages.append(response.usage)
-            try:
-                decision = asking.dialect.read(response, ask)
-                break
-            except ToolValidationError as error:
-                log.info("decision_unreadable", tried=tried + 1, problem=str(error))
-                show.void()
-                repair = asking.dialect.repair(response, str(error))
-                ask = replace(ask, history=(*ask.history, *repair))
-        else:
-            decision = plain_text_fallback(response.content) or invalid_decision()
-            log.warning("decision_fallback", kind=decision.metadata["decision_fallback"])
+        asking = _Asking(
+            dialect=self.dialect(self.chain.first),
+            watcher=watcher,
+            show=_Show(watcher),
+            attempts=attempts,
+            cache_key=cache_key,
+            purpose=purpose,
+        )
+        try:
+            decision, responses = await self._readable(ask, asking)
+        except ProviderError as error:
+            error.attempts = tuple(attempts[before:])
+            raise
+        response = responses[-1]
         if isinstance(decision, ToolCalls):
             decision = replace(decision, calls=_runnable(decision.calls, response, history))
         elif is_blank(decision.content):
-            show.void()
+            asking.show.void()
         return Decided(
             decision=decision,
             message=asking.dialect.message(response, decision),
             attempts=tuple(attempts[before:]),
-            usages=tuple(usages),
+            usages=tuple(response.usage for response in responses),
             finish_reason=response.finish_reason,
         )
 
-    async def _reply(
-        self, ask: Ask, asking: _Asking, cache_key: str | None, purpose: str
-    ) -> LLMResponse:
-        """One reply, in JSON instead if it turns out that the model has no tool calling."""
-        try:
-            request = self._request(asking.dialect.request(ask), cache_key, purpose)
-            return await self._complete(request, asking)
-        except ToolsRefused:
-            other = self.dialect()
-            if isinstance(other, NativeDialect):
-                raise
-            log.warning("tools_asked_for_in_json", model=self.adapter.model)
-            asking.dialect = other
-            request = self._request(other.request(ask), cache_key, purpose)
-            return await self._complete(request, asking)
+    async def _readable(
+        self, ask: Ask, asking: _Asking
+    ) -> tuple[FinalAnswer | ToolCalls, Sequence[LLMResponse]]:
+        """A decision, and the replies it took; the last one is the one that holds it."""
+        responses: list[LLMResponse] = []
+        for tried in range(self.max_parse_retries + 1):
+            response = await self._complete(ask, asking)
+            responses.append(response)
+            try:
+                return asking.dialect.read(response, ask), responses
+            except ToolValidationError as error:
+                log.info("decision_unreadable", tried=tried + 1, problem=str(error))
+                asking.show.void()
+                repair = asking.dialect.repair(response, str(error))
+                ask = replace(ask, history=(*ask.history, *repair))
+        decision = plain_text_fallback(responses[-1].content) or invalid_decision()
+        log.warning("decision_fallback", kind=decision.metadata["decision_fallback"])
+        return decision, responses
 
-    def _request(self, asked: LLMRequest, cache_key: str | None, purpose: str) -> LLMRequest:
-        return replace(
-            asked,
-            max_output_tokens=self._max_output_tokens,
-            temperature=self._temperature,
-            reasoning=self._reasoning,
-            cache_key=cache_key,
-            purpose=purpose,
-        )
-
-    async def _complete(self, request: LLMRequest, asking: _Asking) -> LLMResponse:
+    async def _complete(self, ask: Ask, asking: _Asking) -> LLMResponse:
         """One reply, tried again while it fails in passing."""
         asking.watcher.phase(Phase.THINKING)
         try:
-            return await self._once(request, asking)
+            return await self._pass(ask, asking)
         except (ProviderUnavailable, RateLimited) as error:
             failed = error
-        return await self._again(request, asking, failed)
+        return await self._again(ask, asking, failed)
+
+    async def _pass(self, ask: Ask, asking: _Asking) -> LLMResponse:
+        """One reply, from the first provider that gives one."""
+        failures: list[ProviderError] = []
+        tried: frozenset[Link] = frozenset()
+        while (link := self.chain.next(tried)) is not None:
+            if failures:
+                log.warning("provider_failed_over", to=link.label, kind=type(failures[-1]).__name__)
+                asking.watcher.phase(Phase.THINKING, f"asking {link.label}")
+            try:
+                response = await self._reply(link, ask, asking)
+            except ContextOverflow:
+                raise
+            except ProviderError as error:
+                failures.append(error)
+                tried |= self.chain.failed(link, error)
+            else:
+                self.chain.worked(link)
+                return response
+        raise worth_another_pass(failures) if failures else self.chain.refusal()
+
+    async def _reply(self, link: Link, ask: Ask, asking: _Asking) -> LLMResponse:
+        """One reply of `link`, in JSON instead if it turns out that the model has no tool
+        calling."""
+        asking.dialect = self.dialect(link)
+        try:
+            request = self._request(link, asking, ask)
+            return await self._once(link.adapter, request, asking)
+        except ToolsRefused:
+            other = self.dialect(link)
+            if isinstance(other, NativeDialect):
+                raise
+            log.warning("tools_asked_for_in_json", model=link.adapter.model)
+            asking.dialect = other
+            request = self._request(link, asking, ask)
+            return await self._once(link.adapter, request, asking)
+
+    def _request(self, link: Link, asking: _Asking, ask: Ask) -> LLMRequest:
+        options = self._options or link.options
+        return replace(
+            asking.dialect.request(ask),
+            max_output_tokens=options.max_output_tokens,
+            temperature=options.temperature,
+            reasoning=options.reasoning,
+            cache_key=asking.cache_key,
+            purpose=asking.purpose,
+        )
 
     async def _again(
-        self, request: LLMRequest, asking: _Asking, failed: ProviderUnavailable | RateLimited
+        self, ask: Ask, asking: _Asking, failed: ProviderUnavailable | RateLimited
     ) -> LLMResponse:
         """The tries after one that `failed`. Apart, because making ready for them costs more
         than all else that is done here for a request."""
@@ -281,27 +319,30 @@ class ModelDecisionEngine:
                 next_wait_s = attempt.next_wait
                 if attempt.num == 1:
                     raise failed
-                log.info("request_tried_again", tried=attempt.num, purpose=request.purpose)
+                log.info("request_tried_again", tried=attempt.num, purpose=asking.purpose)
                 asking.watcher.phase(Phase.THINKING, f"try {attempt.num} of {policy.attempts}")
-                return await self._once(request, asking)
+                return await self._pass(ask, asking)
         raise AssertionError("a retry context ends by returning or raising")
 
-    async def _once(self, request: LLMRequest, asking: _Asking) -> LLMResponse:
+    async def _once(self, adapter: LLMAdapter, request: LLMRequest, asking: _Asking) -> LLMResponse:
         started_at, began = self._clock.now_ms(), self._clock.monotonic()
         try:
-            response = await self.adapter.complete(request, asking.dialect.listen(asking.show))
+            response = await adapter.complete(request, asking.dialect.listen(asking.show))
         except anyio.get_cancelled_exc_class():
-            asking.attempts.append(self._attempt(request, None, CANCELLED, started_at, began))
+            asking.attempts.append(
+                self._attempt(adapter, request, None, CANCELLED, started_at, began)
+            )
             raise
         except ProviderError as error:
             asking.show.void()
             name = type(error).__name__
             asking.attempts.extend(
-                error.attempts or (self._attempt(request, None, name, started_at, began),)
+                error.attempts or (self._attempt(adapter, request, None, name, started_at, began),)
             )
             raise
         asking.attempts.extend(
-            response.attempts or (self._attempt(request, response.usage, None, started_at, began),)
+            response.attempts
+            or (self._attempt(adapter, request, response.usage, None, started_at, began),)
         )
         if response.restated:
             asking.show.void()
@@ -316,6 +357,7 @@ class ModelDecisionEngine:
 
     def _attempt(
         self,
+        adapter: LLMAdapter,
         request: LLMRequest,
         usage: Usage | None,
         error: str | None,
@@ -323,8 +365,8 @@ class ModelDecisionEngine:
         began: float,
     ) -> Attempt:
         return Attempt(
-            provider=self.adapter.name,
-            model=self.adapter.model,
+            provider=adapter.name,
+            model=adapter.model,
             purpose=request.purpose,
             usage=usage,
             error=error,

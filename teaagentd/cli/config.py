@@ -8,7 +8,7 @@ from teaagentd.cli.console import put, say
 from teaagentd.cli.options import current_home, home_option
 from teaagentd.config.edit import set_key
 from teaagentd.config.load import Loaded, load_settings
-from teaagentd.config.settings import ProviderSection
+from teaagentd.config.settings import ModelSection
 from teaagentd.config.source import is_secret_name
 from teaagentd.config.text import MASK, show, toml_value
 from teaagentd.errors import ConfigError, ModelMissing
@@ -45,26 +45,28 @@ def check_settings(loaded: Loaded) -> None:
     installed, a model that is not there."""
     settings = loaded.settings
     with loaded.placed():
-        check_installed(
-            provider=settings.provider.type or "local",
-            tools=settings.tools.enabled,
-            channels=settings.channels,
-        )
-        _check_model(settings.provider)
+        check_installed(settings)
+        for place, section in settings.models():
+            _check_model(section, place)
 
 
-def _check_model(provider: ProviderSection) -> None:
+_VENDORS = {"openai": "OpenAI", "anthropic": "Anthropic"}
+
+
+def _check_model(provider: ModelSection, place: str) -> None:
     """Raises `ConfigError` for a model that can certainly not be used."""
     if provider.type == "local":
         try:
             model_file.find(provider.model)
         except ModelMissing as error:
-            raise ConfigError(f"provider.model: {error}", key="provider.model") from None
-    elif provider.type == "openai" and provider.base_url is None and provider.api_key is None:
+            raise ConfigError(f"{place}.model: {error}", key=f"{place}.model") from None
+    elif vendor := _VENDORS.get(provider.type or ""):
+        if provider.base_url is not None or provider.all_keys():
+            return
         raise ConfigError(
-            "provider.api_key: is missing; OpenAI answers nobody without one. Set it, or "
-            "provider.base_url for another server",
-            key="provider.api_key",
+            f"{place}.api_key: is missing; {vendor} answers nobody without one. Set it, or "
+            f"{place}.base_url for another server",
+            key=f"{place}.api_key",
         )
 
 

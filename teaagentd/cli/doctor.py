@@ -213,22 +213,27 @@ def _model(home: Home) -> Iterator[Finding]:
     provider = loaded.settings.provider
     if provider.type == "local":
         yield Finding(check="model", level="ok", found="its file is there")
-    elif provider.type == "openai":
+    elif provider.type in _DEFAULT_URLS:
         yield _server(loaded)
+
+
+_DEFAULT_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
+_ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 
 def _server(loaded: Loaded) -> Finding:
     """Whether the server takes our key."""
     provider = loaded.settings.provider
-    base_url = (provider.base_url or "https://api.openai.com/v1").rstrip("/")
+    kind = provider.type or ""
+    base_url = (provider.base_url or _DEFAULT_URLS[kind]).rstrip("/")
     key = provider.api_key.get_secret_value() if provider.api_key else ""
     place = base_url.rpartition("@")[2].removeprefix("https://").removeprefix("http://")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    if kind == "anthropic":
+        base_url = f"{base_url.removesuffix('/v1')}/v1"
+        headers |= _ANTHROPIC
     try:
-        answer = httpx2.get(
-            f"{base_url}/models",
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=_MODEL_S,
-        )
+        answer = httpx2.get(f"{base_url}/models", headers=headers, timeout=_MODEL_S)
     except httpx2.HTTPError as error:
         return Finding(
             check="model",

@@ -63,6 +63,9 @@ def _lines(found: Payload) -> Iterator[tuple[str, str]]:
     if problem := _part(found, "configuration").get("problem"):
         yield "settings", f"those of before stay in force, as the file cannot be used: {problem}"
     yield "answers", f"{provider.get('name')}, {provider.get('model')}"
+    for one in _items(found, "providers"):
+        if (rests_s := one.get("rests_s")) is not None:
+            yield "rests", f"{one.get('name')} for {_age(rests_s, 1)}: {one.get('reason')}"
     yield (
         "turns",
         f"{slots.get('held')} of {slots.get('limit')} at work, {slots.get('waiting')} waiting for "

@@ -20,8 +20,14 @@ class Choice:
 
 
 def choose(environ: Mapping[str, str]) -> Choice:
-    """The first of `OPENAI_API_KEY`, `OPENROUTER_API_KEY`, `OLLAMA_HOST` that is set, else the
-    embedded model."""
+    """The first of `ANTHROPIC_API_KEY`, `OPENAI_API_KEY`, `OPENROUTER_API_KEY`, `OLLAMA_HOST`
+    that is set, else the embedded model."""
+    if environ.get("ANTHROPIC_API_KEY"):
+        return Choice(
+            values={"type": "anthropic", "api_key": "${ANTHROPIC_API_KEY}"},
+            reason="Claude answers, since ANTHROPIC_API_KEY is set. Each message costs money at "
+            "Anthropic.",
+        )
     if environ.get("OPENAI_API_KEY"):
         return Choice(
             values={"type": "openai", "api_key": "${OPENAI_API_KEY}"},

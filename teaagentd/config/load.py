@@ -13,8 +13,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
 from teaagentd.config.choice import Choice, choose
-from teaagentd.config.settings import Settings
+from teaagentd.config.settings import ModelSection, Settings
 from teaagentd.config.source import (
+    ANY,
     ENV_PREFIX,
     Origin,
     Tree,
@@ -80,6 +81,13 @@ def load_settings(home: Home, file: Tree | None = None) -> Loaded:
         settings = Settings.model_validate({**merged, "home": home.root})
     except ValidationError as error:
         raise ConfigError(_explain(error, merged, origins, path)) from None
+    if strangers := [one for one in settings.provider.fallbacks if one not in settings.providers]:
+        origin = origins.get("provider.fallbacks")
+        place = origin.place if origin else str(path)
+        raise ConfigError(
+            f"{place}: provider.fallbacks names {strangers[0]!r}, and there is no table "
+            f"[providers.{strangers[0]}]"
+        )
     return Loaded(
         settings=settings, warnings=tuple(warnings), origins=origins, choice=choice, file=path
     )
@@ -142,6 +150,8 @@ def _known(model: type[BaseModel]) -> Tree:
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             tree[name] = _known(kind)
+        elif name == "providers":
+            tree[name] = {ANY: _known(ModelSection)}
         else:
             tree[name] = None
     return tree
@@ -150,25 +160,42 @@ def _known(model: type[BaseModel]) -> Tree:
 def _complete_provider(values: Tree, path: Path) -> Choice | None:
     """Name the provider's type where the operator left it out. Returns the choice, if it was
     one: an address or a `.gguf` file leaves none."""
+    others = values.get("providers")
+    for name, table in others.items() if isinstance(others, dict) else ():
+        if isinstance(table, dict) and not _named(table, f"providers.{name}", path):
+            raise ConfigError(
+                f"{path}: providers.{name}.type is not set; say which provider it is, like "
+                'type = "openai"'
+            )
     provider = values.setdefault("provider", {})
-    if not isinstance(provider, dict) or provider.get("type") is not None:
+    if not isinstance(provider, dict) or _named(provider, "provider", path):
         return None
+    choice = choose(os.environ)
+    for key, value in choice.values.items():
+        provider[key] = interpolated(value, f"provider.{key}", str(path))
+    return choice
+
+
+def _named(provider: Tree, place: str, path: Path) -> bool:
+    """Whether the table says which provider it is: by its type, or by what leaves no choice."""
     model = provider.get("model")
+    if provider.get("type") is not None:
+        return True
     if provider.get("base_url") is not None:
         provider["type"] = "openai"
     elif isinstance(model, str) and model.endswith(".gguf"):
         provider["type"] = "local"
-    elif given := [key for key in ("api_key", "api_key_file", "model") if key in provider]:
+    elif given := [key for key in _NEED_A_TYPE if key in provider]:
         raise ConfigError(
-            f"{path}: provider.{given[0]} is set but provider.type is not; say which provider it "
+            f"{path}: {place}.{given[0]} is set but {place}.type is not; say which provider it "
             'is for, like type = "openai"'
         )
     else:
-        choice = choose(os.environ)
-        for key, value in choice.values.items():
-            provider[key] = interpolated(value, f"provider.{key}", str(path))
-        return choice
-    return None
+        return False
+    return True
+
+
+_NEED_A_TYPE = ("api_key", "api_keys", "api_key_file", "model")
 
 
 def _explain(

@@ -104,14 +104,15 @@ class AgentSection(Section):
         return name
 
 
-class ProviderSection(Section):
-    """Which model answers."""
+class ModelSection(Section):
+    """One provider and its model."""
 
     type: str | None = Field(
         default=None,
         min_length=1,
-        description="openai (and servers that speak its API), or local (a GGUF file on this "
-        "machine, no key).\nUnset, the first start picks by the keys it finds in the environment.",
+        description="anthropic, openai (and servers that speak their APIs), or local (a GGUF file "
+        "on this machine,\nno key). Unset, the first start picks by the keys it finds in the "
+        "environment.",
         examples=["local"],
     )
     model: str | None = Field(
@@ -137,6 +138,11 @@ class ProviderSection(Section):
         default=None,
         description="A file that holds the key, instead of api_key. A relative path starts here.",
         examples=["openai.key"],
+    )
+    api_keys: tuple[SecretStr, ...] = Field(
+        default=(),
+        description="Further keys, for when the first one is refused or has used up its share.",
+        examples=[["${OPENAI_API_KEY_2}"]],
     )
 
     decisions: Decisions = Field(
@@ -180,13 +186,36 @@ class ProviderSection(Section):
     @field_validator("api_key")
     @classmethod
     def _one_word(cls, key: SecretStr | None) -> SecretStr | None:
-        """What no header can hold is refused here, not by each request."""
-        if key is None:
-            return None
-        text = key.get_secret_value().strip()
-        if not (text and text.isascii() and text.isprintable()) or " " in text:
-            raise ValueError("must be one word in ASCII, without spaces or line breaks")
-        return SecretStr(text)
+        return None if key is None else _word(key)
+
+    @field_validator("api_keys")
+    @classmethod
+    def _words(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        return tuple(map(_word, keys))
+
+    def all_keys(self) -> list[str]:
+        """All keys, in the order in which they are used, each once."""
+        found = [self.api_key, *self.api_keys]
+        return list(dict.fromkeys(key.get_secret_value() for key in found if key is not None))
+
+
+def _word(key: SecretStr) -> SecretStr:
+    """What no header can hold is refused here, not by each request."""
+    text = key.get_secret_value().strip()
+    if not (text and text.isascii() and text.isprintable()) or " " in text:
+        raise ValueError("must be one word in ASCII, without spaces or line breaks")
+    return SecretStr(text)
+
+
+class ProviderSection(ModelSection):
+    """Which model answers."""
+
+    fallbacks: tuple[str, ...] = Field(
+        default=(),
+        description="Who answers when this one does not, in order: names of [providers.NAME] "
+        "tables.",
+        examples=[["spare"]],
+    )
 
 
 class BusSection(Section):
@@ -265,6 +294,10 @@ class Settings(BaseSettings):
     home: Path
     agent: AgentSection = AgentSection()
     provider: ProviderSection = ProviderSection()
+    providers: dict[str, ModelSection] = Field(
+        default_factory=dict,
+        description="One table for each provider that may stand in; it has the keys of [provider].",
+    )
     bus: BusSection = BusSection()
     tools: ToolsSection = ToolsSection()
     channels: dict[str, ChannelOptions] = Field(
@@ -288,10 +321,16 @@ class Settings(BaseSettings):
         """`load_settings` merges the sources itself, to know where each value came from."""
         return (init_settings,)
 
+    def models(self) -> Iterator[tuple[str, ModelSection]]:
+        """Who is asked, in order, each with the table that it stands in."""
+        yield "provider", self.provider
+        for name in self.provider.fallbacks:
+            yield f"providers.{name}", self.providers[name]
+
     def secrets(self) -> Iterator[str]:
         """Every secret value, for the log's masks."""
-        if self.provider.api_key is not None:
-            yield self.provider.api_key.get_secret_value()
+        for section in (self.provider, *self.providers.values()):
+            yield from section.all_keys()
         for options in self.channels.values():
             yield from _channel_secrets(options)
 

@@ -19,11 +19,15 @@ ENV_PREFIX = "TEAAGENTD_"
 Tree: TypeAlias = dict[str, object]
 """Nested tables, as TOML gives them."""
 
-GUARDING = frozenset({"permission_mode", "allow_from", "api_key", "api_key_file", "base_url"})
+GUARDING = frozenset(
+    {"permission_mode", "allow_from", "api_key", "api_keys", "api_key_file", "base_url"}
+)
 """Keys that decide who may do what, or where a secret goes. Misspelt, they are refused: a warning
 would leave the door as wide as the default."""
 
-_SECRET = re.compile(r"(?:^|_)(?:token|secret|password|passphrase|credentials?|key)$")
+ANY = "*"
+"""In a tree of known keys: a table of any name."""
+_SECRET = re.compile(r"(?:^|_)(?:token|secret|password|passphrase|credentials?|keys?)$")
 
 
 def is_secret_name(key: str) -> bool:
@@ -191,8 +195,8 @@ def unknown_keys(
 def _unknown(values: Mapping[str, object], known: Tree, prefix: str) -> list[tuple[str, list[str]]]:
     found: list[tuple[str, list[str]]] = []
     for name, value in values.items():
-        below = known.get(name)
-        if name not in known:
+        below = known.get(name, known.get(ANY))
+        if name not in known and ANY not in known:
             found.append((f"{prefix}{name}", [*known, *GUARDING]))
         elif name == "channels" and not prefix:
             found += _misspelt_guards(value)
@@ -228,23 +232,24 @@ def read_secret_files(
     in the home. Returns warnings; raises `ConfigError`."""
     warnings: list[str] = []
     tables: list[tuple[str, object]] = [("provider", values.get("provider"))]
-    channels = values.get("channels")
-    if isinstance(channels, Mapping):
-        tables += [(f"channels.{name}", options) for name, options in channels.items()]
+    for group in ("providers", "channels"):
+        named = values.get(group)
+        if isinstance(named, Mapping):
+            tables += [(f"{group}.{name}", options) for name, options in named.items()]
     for prefix, table in tables:
         if not isinstance(table, dict):
             continue
         for name in [name for name in table if name.endswith("_file")]:
             target = name.removesuffix("_file")
-            named = table[name]
-            if not is_secret_name(target) or not isinstance(named, str):
+            file_name = table[name]
+            if not is_secret_name(target) or not isinstance(file_name, str):
                 continue
             key = f"{prefix}.{name}"
             if target in table:
                 raise ConfigError(
                     f"{path}: {key} and {prefix}.{target} are both set; take one of them out"
                 )
-            file = root / Path(named).expanduser()
+            file = root / Path(file_name).expanduser()
             table[target] = _secret(file, key)
             origins[f"{prefix}.{target}"] = Origin(kind="secret file", place=str(file))
             warnings += open_to_others(file)

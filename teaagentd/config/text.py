@@ -29,6 +29,12 @@ _HEAD = f"""\
 # as a whole or not at all; `teaagentd config check` looks the file over.
 """
 
+_PROVIDERS = """\
+# [providers.NAME]
+# One table for each provider that may stand in; it has the keys of [provider].
+# type = "local"
+"""
+
 _CHANNELS = """\
 # [channels.NAME]
 # One table for each channel that is to run, whose kind is `type`, or NAME if that is not set.
@@ -44,7 +50,9 @@ def example(provider: Mapping[str, str] | None = None) -> str:
     """A file with every key, its meaning and its default, commented out; `provider` is set."""
     parts = [_HEAD]
     for name, field in Settings.model_fields.items():
-        if name == "channels":
+        if name == "providers":
+            parts.append(_PROVIDERS)
+        elif name == "channels":
             parts.append(_CHANNELS)
         elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             given = provider if name == "provider" and provider else {}
@@ -82,9 +90,9 @@ def show(loaded: Loaded) -> str:
     for name, value in loaded.settings:
         if isinstance(value, BaseModel):
             lines += _show_table(name, dict(value), loaded.origins)
-        elif name == "channels":
-            for channel, options in value.items():
-                lines += _show_table(f"channels.{toml_key(channel)}", options, loaded.origins)
+        elif isinstance(value, Mapping):
+            for one, options in value.items():
+                lines += _show_table(f"{name}.{toml_key(one)}", dict(options), loaded.origins)
     return "\n".join(lines)
 
 

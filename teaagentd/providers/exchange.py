@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.to_thread
@@ -17,11 +18,12 @@ import structlog
 
 from teaagentd.abc import Clock, OnChunk
 from teaagentd.errors import ProviderError, ProviderUnavailable, RequestRefused
-from teaagentd.providers.answer import Answer, read_json
+from teaagentd.providers.calls import read_json
 from teaagentd.providers.failures import Refusal, error_from, mask, read_refusal, retry_after
-from teaagentd.providers.habits import Habits
+from teaagentd.providers.habits import SIGNATURE, Habits, without_thinking
+from teaagentd.providers.thoughts import Spoken
 from teaagentd.providers.wire import Body, Pieces, encode
-from teaagentd.types import Attempt, LLMResponse, Usage
+from teaagentd.types import Attempt, FinishReason, LLMResponse, ToolCall, Usage
 
 if TYPE_CHECKING:
     from teaagentd.providers.sdk import SdkClient
@@ -46,6 +48,51 @@ class Timeouts:
     idle_s: float = 120.0
 
 
+class Reading(Protocol):
+    """A reply of one dialect as it is put together; made anew for each request."""
+
+    finish: FinishReason | None
+    finish_word: str | None
+    """The server's own word for the end, while it has said one."""
+    over: bool
+    """Whether the server said that nothing more comes."""
+    model: str | None
+    spoken: Spoken
+
+    @property
+    def usage(self) -> Usage: ...
+
+    @property
+    def thinking(self) -> str | None:
+        """See `LLMMessage.thinking`."""
+
+    @property
+    def content(self) -> str: ...
+
+    @property
+    def reasoning(self) -> str | None: ...
+
+    def add(self, chunk: Mapping[str, object]) -> tuple[str, bool]:
+        """Take one chunk, or a whole answer. Returns the text that it adds, and whether it
+        brought the answer forward at all (text, reasoning, a piece of a call, the end)."""
+
+    def end(self) -> str:
+        """The text that was still held back; called once, after the last chunk."""
+
+    def tool_calls(self, *, whole: bool) -> tuple[ToolCall, ...]:
+        """The calls. `whole` says that the answer ended as it should."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    """How servers of a kind are talked to: by the module that connects to them, imported when
+    first needed, and by what reads their answers."""
+
+    sdk: str
+    reading: Callable[[bool], Reading]
+    """Given whether the model's replies begin within a thought."""
+
+
 class ChatServer:
     """One server, and the one client that talks to it for the adapter's life.
 
@@ -56,6 +103,7 @@ class ChatServer:
     def __init__(
         self,
         *,
+        dialect: Dialect,
         provider: str,
         base_url: str,
         api_key: str | None,
@@ -63,6 +111,7 @@ class ChatServer:
         timeouts: Timeouts,
         loopback: bool = False,
     ) -> None:
+        self.dialect = dialect
         self.provider = provider
         self.secret = api_key
         self.clock = clock
@@ -88,8 +137,8 @@ class ChatServer:
         return self._client
 
     def _build(self) -> SdkClient:
-        module = importlib.import_module("teaagentd.providers.sdk")
-        client: SdkClient = module.SdkClient(
+        module = importlib.import_module(self.dialect.sdk)
+        client: SdkClient = module.connect(
             base_url=self._base_url,
             api_key=self.secret,
             connect_s=_CONNECT_S,
@@ -129,6 +178,8 @@ class ChatServer:
                 option = habits.learn(problem, sent)
                 if option is None:
                     raise
+                if option == SIGNATURE:
+                    body = {**body, "messages": without_thinking(body)}
                 log.warning(
                     "provider_option_changed", provider=self.provider, model=model, option=option
                 )
@@ -159,7 +210,7 @@ class _Exchange:
         self._habits = habits
         self._purpose = purpose
         self._on_chunk = on_chunk
-        self._answer = Answer(prefilled=habits.prefilled)
+        self._answer = server.dialect.reading(habits.prefilled)
         self._begun = False
         self._readable = True
         self._streamed = False
@@ -177,7 +228,7 @@ class _Exchange:
             await self._read_within_limits(content)
             self._emit(self._answer.end())
             # So the next reply of this model need not be shown and taken back.
-            self._habits.prefilled = self._answer.thoughts.unopened
+            self._habits.prefilled = self._answer.spoken.thoughts.unopened
             return self._response()
         except ProviderError as problem:
             problem.provider = self._server.provider
@@ -251,7 +302,10 @@ class _Exchange:
             raise self._refusal(Refusal(status=None, code="", message=data))
         text, forward = self._answer.add(chunk)
         self._emit(text)
-        if self._answer.finish is not None:
+        if self._answer.over:
+            self._closed = True
+            self._bear(_DRAIN_S)
+        elif self._answer.finish is not None:
             self._bear(min(_AFTER_END_S, self._server.timeouts.idle_s))
         elif forward:
             self._begun = True
@@ -301,12 +355,13 @@ class _Exchange:
             content=content,
             tool_calls=calls,
             reasoning=answer.reasoning,
+            thinking=answer.thinking,
             finish_reason=finish,
             usage=answer.usage,
             provider=provider,
             model=answer.model or self._model,
             attempts=(self._attempt(None),),
-            restated=answer.thoughts.restated,
+            restated=answer.spoken.thoughts.restated,
         )
 
     def _translated(self, client: SdkClient, problem: Exception) -> ProviderError:

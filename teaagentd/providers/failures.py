@@ -24,7 +24,7 @@ from teaagentd.errors import (
 )
 
 _OVERFLOW = re.compile(
-    r"context_length_exceeded|exceed_context_size|model_max_prompt_tokens_exceeded"
+    r"context_length_exceeded|exceed_context_size|request_too_large|model_max_prompt_tokens_exceeded"
     r"|maximum context length|context (?:window|length|size)|prompt is too long"
     r"|(?:input|prompt|request)[^.]{0,60}too (?:long|many tokens)"
     r"|too many (?:input |prompt )?tokens|tokens? (?:\S+ ){0,3}exceeds?\b|reduce the length of",

@@ -6,11 +6,25 @@ import re
 from dataclasses import dataclass, field
 
 from teaagentd.errors import ProviderError
-from teaagentd.providers.wire import Body, Messages
+from teaagentd.providers.wire import BUDGETS, Body, Messages, Wire, effort
 
-_OPTIONAL = ("stream_options", "response_format", "temperature", "reasoning_effort", "reasoning")
+_OPTIONAL = (
+    "stream_options",
+    "response_format",
+    "temperature",
+    "reasoning_effort",
+    "reasoning",
+    "thinking",
+    "output_config",
+    "cache_control",
+)
 """What a server may refuse, and an answer can do without."""
+SIGNATURE = "signature"
+"""What `Habits.learn` calls a refusal of thinking whose signature does not fit. It is a matter of
+one history, not of the model."""
 _LIMITS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+_SIGNED = re.compile(r"signature|thinking.{0,40}cannot be modified", re.I)
+_MOST_OUTPUT = re.compile(r"max_tokens: \d+ > (\d+)")
 _UNKNOWN = re.compile(
     r"unsupported|not supported|unrecogni[sz]ed|unknown|unexpected|not permitted|extra", re.I
 )
@@ -30,6 +44,9 @@ class Habits:
     limit_name: str | None = None
     reasoning: bool | None = None
     prefilled: bool = False
+    most_output: int | None = None
+    other_thinking: bool = False
+    """Whether the model wants to be asked for thinking in the other of two ways."""
 
     def fit(self, body: Body) -> Body:
         """`body` as this model takes it."""
@@ -39,8 +56,10 @@ class Habits:
                 continue
             if isinstance(value, Messages) and self.reasoning:
                 value = value.with_reasoning()
+            if name == "max_tokens" and self.most_output is not None:
+                value = _at_most(value, self.most_output)
             sent[(self.limit_name or name) if name in _LIMITS else name] = value
-        return sent
+        return other_thinking(sent) if self.other_thinking else sent
 
     def learn(self, problem: ProviderError, sent: Body) -> str | None:
         """What the next request can do otherwise after `problem`: the field that was changed, or
@@ -48,6 +67,14 @@ class Habits:
         if problem.status not in (400, 422) or problem.streamed:
             return None
         text = str(problem)
+        if _SIGNED.search(text) and _has_thinking(sent):
+            return SIGNATURE
+        if (found := _MOST_OUTPUT.search(text)) and "max_tokens" in sent:
+            self.most_output = int(found[1])
+            return "max_tokens"
+        if "thinking" in sent and "thinking" in text and not self.other_thinking:
+            self.other_thinking = True
+            return "thinking"
         if "reasoning_content" in text and self.reasoning is not False:
             self.reasoning = self.reasoning is None
             return "reasoning_content"
@@ -61,6 +88,40 @@ class Habits:
                 self.refused.add(name)
                 return name
         return None
+
+
+def _at_most(value: object, most: int) -> int:
+    return min(value, most) if isinstance(value, int) else most
+
+
+def _has_thinking(sent: Body) -> bool:
+    messages = sent.get("messages")
+    return isinstance(messages, Messages) and messages.thinks
+
+
+def without_thinking(body: Body) -> Messages:
+    """The messages of `body` without what was thought before them."""
+    messages = body["messages"]
+    assert isinstance(messages, Messages)
+    return messages.without_thinking()
+
+
+def other_thinking(sent: Body) -> Body:
+    """`sent` with the other of the two ways to ask for thinking: by an effort, or by a budget."""
+    match sent.get("thinking"):
+        case {"type": "enabled", "budget_tokens": int(tokens)}:
+            way: Wire = {"type": "adaptive"}
+            return {**sent, "thinking": way, "output_config": {"effort": effort(tokens)}}
+        case {"type": "adaptive"}:
+            match sent.get("output_config"):
+                case {"effort": "low" | "medium" | "high" as word}:
+                    tokens = BUDGETS[word]
+                case _:
+                    tokens = BUDGETS["medium"]
+            kept = {name: value for name, value in sent.items() if name != "output_config"}
+            return {**kept, "thinking": {"type": "enabled", "budget_tokens": tokens}}
+        case _:
+            return sent
 
 
 def refuses_tools(problem: ProviderError) -> bool:

@@ -16,6 +16,7 @@ import structlog
 from teaagentd.abc import Clock, OnChunk
 from teaagentd.errors import ModelMissing, ProviderError, ProviderUnavailable
 from teaagentd.providers import model_file
+from teaagentd.providers.answer import CHAT
 from teaagentd.providers.exchange import ChatServer, Timeouts
 from teaagentd.providers.grammar import grammar
 from teaagentd.providers.llama_process import LlamaProcess, NotServing, settled
@@ -74,6 +75,7 @@ class LocalAdapter:
         self._on_progress = on_progress
         self._key = secrets.token_urlsafe(32)
         self._server = ChatServer(
+            dialect=CHAT,
             provider=name,
             base_url="http://127.0.0.1:1/v1",
             api_key=self._key,

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from teaagentd.abc import Clock, OnChunk
 from teaagentd.errors import ConfigError, ContextOverflow, RequestRefused, ToolsRefused
+from teaagentd.providers.answer import CHAT
 from teaagentd.providers.exchange import ChatServer, Timeouts
 from teaagentd.providers.habits import refuses_tools
 from teaagentd.providers.options import ProviderOptions
@@ -41,6 +42,7 @@ class OpenAIAdapter:
         self.context_window = context_window
         self.native_tools = True
         self._server = ChatServer(
+            dialect=CHAT,
             provider=name,
             base_url=base_url,
             api_key=api_key,

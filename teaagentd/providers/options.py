@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from teaagentd.abc import Clock, SystemClock
+from teaagentd.types import Reasoning
 
 OnProgress = Callable[[str], None]
 """Gets a line for whoever waits ("loading …"), on the event loop's thread. Must not block,
 raise, or call back into the adapter."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelOptions:
+    """How one model is asked. None takes the provider's default."""
+
+    decisions: Literal["auto", "native", "json"] = "auto"
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    reasoning: Reasoning | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

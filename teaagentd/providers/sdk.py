@@ -1,20 +1,25 @@
-"""The `openai` SDK as the exchange uses it. Importing this module imports the SDK, which takes
-half a second of CPU: it is done in a worker thread, when a provider that needs it is first used.
+"""The SDKs of the vendors as the exchange uses them: a request out, the events of its answer in.
+
+Importing one of the modules that use this one imports an SDK, which takes half a second of CPU:
+it is done in a worker thread, when a provider that needs it is first used.
 """
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
 
 import httpx2
-import openai
 
-from teaagentd.providers.answer import read_json
+from teaagentd.providers.calls import read_json
 from teaagentd.providers.wire import Pieces
 
 Event = tuple[str, str]
 """The name and the data of one server-sent event."""
+HEADERS = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+"""Beside those of the SDK."""
 
 
 class TooLong(Exception):
@@ -24,52 +29,51 @@ class TooLong(Exception):
         super().__init__(f"the answer is longer than {limit} bytes")
 
 
-class SdkClient:
-    """A client for one server. `loopback`: no proxy, no TLS, and a connection for each request:
-    llama.cpp offers to keep them, and at times closes one right after a streamed answer."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Errors:
+    """What an SDK raises: of any kind, when there is no connection, when the server refuses."""
 
-    def __init__(
-        self, *, base_url: str, api_key: str | None, connect_s: float, loopback: bool
-    ) -> None:
-        timeout = httpx2.Timeout(None, connect=connect_s)
-        http = None
-        if loopback:
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
-            http = httpx2.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)
-        self._client = openai.AsyncOpenAI(
-            # An empty key would be looked up in the environment, and sent to whatever server.
-            api_key=api_key or "none",
-            base_url=base_url,
-            max_retries=0,
-            timeout=timeout,
-            http_client=http,
-        )
+    any: type[Exception]
+    connection: type[Exception]
+    status: type[Exception]
+
+
+class Sdk(Protocol):
+    """One vendor's client. `post` returns when the headers of a good answer are there, and raises
+    what the SDK raises."""
+
+    errors: Errors
+
+    async def post(self, content: bytes | Pieces, headers: dict[str, str]) -> httpx2.Response: ...
+
+    def move(self, base_url: str) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class SdkClient:
+    """A client for one server."""
+
+    def __init__(self, sdk: Sdk) -> None:
+        self._sdk = sdk
 
     def move(self, base_url: str) -> None:
         """The server is at another address from now on."""
-        self._client.base_url = base_url
+        self._sdk.move(base_url)
 
     async def post(self, content: bytes | Pieces, max_bytes: int) -> Reply:
         """Send `content`, and return when the headers of a good answer are there."""
-        headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        headers = dict(HEADERS)
         if isinstance(content, Pieces):
             headers["Content-Length"] = str(content.length)
-        stream = await self._client.post(
-            "/chat/completions",
-            cast_to=object,
-            content=content,
-            options={"headers": headers},
-            stream=True,
-            stream_cls=openai.AsyncStream[object],
-        )
-        return Reply(stream.response, max_bytes)
+        return Reply(await self._sdk.post(content, headers), max_bytes)
 
     def failure(self, problem: Exception) -> Failure:
         """What an exception of `post`, or of the reply's events, says."""
-        return Failure(problem)
+        return Failure(problem, self._sdk.errors)
 
     async def aclose(self) -> None:
-        await self._client.close()
+        await self._sdk.aclose()
 
 
 class Reply:
@@ -135,24 +139,23 @@ class _Body(httpx2.AsyncByteStream):
 class Failure:
     """What an exception of the SDK, or of the layers below it, says."""
 
-    def __init__(self, problem: Exception) -> None:
+    def __init__(self, problem: Exception, errors: Errors) -> None:
         self.status: int | None = None
         self.headers: dict[str, str] = {}
         self.body: object = None
         self.passing = isinstance(
-            problem, openai.APIError | httpx2.HTTPError | ssl.SSLError | OSError | TooLong
+            problem, errors.any | httpx2.HTTPError | ssl.SSLError | OSError | TooLong
         )
         """Whether another try may go better."""
         cause = problem
-        if isinstance(problem, openai.APIConnectionError) and isinstance(
-            problem.__cause__, Exception
-        ):
+        if isinstance(problem, errors.connection) and isinstance(problem.__cause__, Exception):
             cause = problem.__cause__
         self.text = str(cause) or type(cause).__name__
-        if isinstance(problem, openai.APIStatusError):
-            self.status = problem.status_code
-            self.headers = {name.lower(): value for name, value in problem.response.headers.items()}
-            self.body = _body_of(problem.response)
+        response = getattr(problem, "response", None)
+        if isinstance(problem, errors.status) and isinstance(response, httpx2.Response):
+            self.status = response.status_code
+            self.headers = {name.lower(): value for name, value in response.headers.items()}
+            self.body = _body_of(response)
 
 
 def _body_of(response: httpx2.Response) -> object:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from teaagentd.transcript import clean_text
+
 _NAMES = ("think", "thinking", "thought")
 _TAG = re.compile(rf"<(/?)(?:{'|'.join(_NAMES)})\s?>", re.IGNORECASE)
 _BEGUN = re.compile(r"</?([a-z]{0,8})\s?\Z", re.IGNORECASE)
@@ -15,6 +17,31 @@ _BEGUN = re.compile(r"</?([a-z]{0,8})\s?\Z", re.IGNORECASE)
 _LONGEST = len("</thinking >")
 _FENCE = re.compile(r" {0,3}(```|~~~)")
 _HEAD = 8
+_HIGH_SURROGATE = re.compile("[\ud800-\udbff]\\Z")
+
+
+class Spoken:
+    """The text of one reply, as it is said: whole characters, and without its thinking."""
+
+    def __init__(self, *, prefilled: bool = False) -> None:
+        self.thoughts = Thoughts(prefilled=prefilled)
+        self._carry = ""
+
+    def say(self, text: str) -> str:
+        """What of `text` can be shown now, without broken surrogates; half a pair waits for its
+        other half."""
+        text = self._carry + text
+        self._carry = ""
+        if text and not text.isascii():
+            if _HIGH_SURROGATE.search(text):
+                text, self._carry = text[:-1], text[-1]
+            text = clean_text(text)
+        return self.thoughts.feed(text) if text else ""
+
+    def end(self, *, calls: bool) -> str:
+        """The text that was still held back; called once. See `Thoughts.end`."""
+        text, self._carry = clean_text(self._carry), ""
+        return self.thoughts.feed(text) + self.thoughts.end(calls=calls)
 
 
 class Thoughts:

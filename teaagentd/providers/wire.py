@@ -45,6 +45,14 @@ class Messages:
     def with_reasoning(self) -> Messages:
         return Messages(self._messages, reasoning=True)
 
+    @property
+    def thinks(self) -> bool:
+        """Whether signed thinking goes out with them; this dialect has none."""
+        return False
+
+    def without_thinking(self) -> Messages:
+        return self
+
 
 class Pieces:
     """The bytes of a large body, written anew each time they are read, so that no copy of what was
@@ -102,15 +110,20 @@ def _cleaned(value: object) -> object:
     return value
 
 
-_EFFORTS: tuple[tuple[int, Effort], ...] = ((2048, "low"), (8192, "medium"))
-"""Up to so many tokens of thinking are so much effort; more is `high`."""
+BUDGETS: dict[Effort, int] = {"low": 2048, "medium": 8192, "high": 16384}
+"""The tokens of thinking that an effort stands for."""
 
 
 def effort(reasoning: Reasoning) -> Effort:
     """`reasoning` for a server that knows words only."""
     if not isinstance(reasoning, int):
         return reasoning
-    return next((word for most, word in _EFFORTS if reasoning <= most), "high")
+    return next((word for word, most in BUDGETS.items() if reasoning <= most), "high")
+
+
+def budget(reasoning: Reasoning) -> int:
+    """`reasoning` for a server that counts, in tokens."""
+    return reasoning if isinstance(reasoning, int) else BUDGETS[reasoning]
 
 
 def request_body(

@@ -60,5 +60,7 @@ class RecentHistories:
 
 def _size(messages: Sequence[LLMMessage]) -> int:
     return sum(
-        _MESSAGE_CHARACTERS + len(message.content) + len(message.raw or "") for message in messages
+        _MESSAGE_CHARACTERS
+        + sum(map(len, (message.content, message.raw or "", message.thinking or "")))
+        for message in messages
     )

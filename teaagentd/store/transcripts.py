@@ -21,31 +21,30 @@ from teaagentd.store.recent import KnownHistory
 from teaagentd.store.sessions import SessionRow
 from teaagentd.store.turns import TurnRow
 from teaagentd.store.values import Page
-from teaagentd.transcript import clean_text
+from teaagentd.transcript import SUMMARY_NOTE, clean_text
 from teaagentd.types import InboxRow, LLMMessage, Role
 
 log = structlog.get_logger()
 
 _ADD = """
     INSERT INTO messages (session, turn, place, position, role, content, note, inbox, tool_calls,
-        tool_call_id, name, raw, reasoning, model, attachments, created_at)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        tool_call_id, name, raw, reasoning, thinking, model, attachments, created_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-SUMMARY_NOTE = "[this program's summary of what was said before]"
 _ADD_SUMMARY = """
     INSERT INTO messages (session, turn, place, position, role, note, content, created_at)
     VALUES (?, ?, ?, -1, 'user', ?, ?, ?)
 """
 _COLUMNS = """
-    id, role, content, note, inbox, tool_calls, tool_call_id, name, raw, reasoning, model,
-    attachments, place, position
+    id, role, content, note, inbox, tool_calls, tool_call_id, name, raw, reasoning,
+    thinking, model, attachments, place, position
 """
 _HISTORY = f"""
     SELECT {_COLUMNS} FROM messages WHERE session = ? AND place >= ? ORDER BY place, position
 """
 _HISTORY_AT_ONCE = """
     SELECT json_group_array(json_array(id, role, content, note, inbox, tool_calls, tool_call_id,
-        name, raw, reasoning, model, attachments, place, position))
+        name, raw, reasoning, thinking, model, attachments, place, position))
     FROM (SELECT * FROM messages WHERE session = ? AND place >= ? ORDER BY place, position)
 """
 _KNOWN = """
@@ -101,6 +100,7 @@ _Values: TypeAlias = tuple[
     str,
     str | None,
     int | None,
+    str | None,
     str | None,
     str | None,
     str | None,
@@ -289,6 +289,7 @@ def _clean(message: LLMMessage) -> LLMMessage:
         message.note,
         message.raw,
         message.reasoning,
+        message.thinking,
         message.model,
         message.tool_call_id,
         message.name,
@@ -301,6 +302,7 @@ def _clean(message: LLMMessage) -> LLMMessage:
         note=_clean_optional(message.note),
         raw=_clean_optional(message.raw),
         reasoning=_clean_optional(message.reasoning),
+        thinking=_clean_optional(message.thinking),
         model=_clean_optional(message.model),
         tool_call_id=_clean_optional(message.tool_call_id),
         name=_clean_optional(message.name),
@@ -335,6 +337,7 @@ def _add(
             message.name,
             message.raw,
             message.reasoning,
+            message.thinking,
             message.model,
             dump_attachments(message.attachments),
             now,
@@ -366,6 +369,7 @@ def _message(row: _Values) -> LLMMessage:
         name,
         raw,
         reasoning,
+        thinking,
         model,
         attachments,
         _,
@@ -381,6 +385,7 @@ def _message(row: _Values) -> LLMMessage:
             note=note,
             raw=raw,
             reasoning=reasoning,
+            thinking=thinking,
             model=model,
             attachments=load_attachments(attachments),
             id=row_id,

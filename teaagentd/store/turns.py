@@ -39,7 +39,8 @@ _RECORD = """
         t.ended_at, count(u.id),
         count(u.input_tokens), sum(u.input_tokens), count(u.cached_tokens), sum(u.cached_tokens),
         count(u.output_tokens), sum(u.output_tokens),
-        count(u.reasoning_tokens), sum(u.reasoning_tokens)
+        count(u.reasoning_tokens), sum(u.reasoning_tokens),
+        count(u.cache_write_tokens), sum(u.cache_write_tokens)
     FROM turns t JOIN sessions s ON s.id = t.session LEFT JOIN usage u ON u.turn = t.number
     WHERE t.id = ? GROUP BY t.number
 """
@@ -168,6 +169,7 @@ def record(connection: sqlite3.Connection, turn_id: str) -> TurnRecord | None:
             cached_tokens=sums[1],
             output_tokens=sums[2],
             reasoning_tokens=sums[3],
+            cache_write_tokens=sums[4],
         ),
     )
 

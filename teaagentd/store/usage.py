@@ -10,8 +10,8 @@ from teaagentd.types import Attempt, Usage
 
 _ADD = """
     INSERT INTO usage (turn, provider, model, purpose, input_tokens, cached_tokens, output_tokens,
-        reasoning_tokens, error, started_at, duration_ms)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        reasoning_tokens, cache_write_tokens, error, started_at, duration_ms)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _UNKNOWN = Usage()
 
@@ -31,6 +31,7 @@ def book(connection: sqlite3.Connection, attempts: Iterable[Attempt], turn: int 
                 used.cached_tokens,
                 used.output_tokens,
                 used.reasoning_tokens,
+                used.cache_write_tokens,
                 None if attempt.error is None else clean_text(attempt.error),
                 attempt.started_at,
                 attempt.duration_ms,

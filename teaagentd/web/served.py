@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from teaagentd.abc import Clock, LLMAdapter
+from teaagentd.abc import Clock
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
 from teaagentd.core.dispatcher import Dispatcher
 from teaagentd.core.gate import Gate
 from teaagentd.core.loop import Loop
+from teaagentd.providers.chain import Chain
 from teaagentd.services.alerts import Alerts
 from teaagentd.store import Store
 
@@ -30,7 +31,7 @@ class Served(Protocol):
     @property
     def dispatcher(self) -> Dispatcher: ...
     @property
-    def adapter(self) -> LLMAdapter: ...
+    def chain(self) -> Chain: ...
     @property
     def alerts(self) -> Alerts: ...
     @property

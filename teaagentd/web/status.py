@@ -15,6 +15,7 @@ from teaagentd import __version__
 from teaagentd.channels.supervisor import ChannelStatus
 from teaagentd.core.turn import Turn
 from teaagentd.errors import StoreError
+from teaagentd.providers.chain import Link, LinkStatus
 from teaagentd.store.values import Depths
 from teaagentd.transcript import clean_text
 from teaagentd.types import Alert
@@ -52,7 +53,8 @@ class Status:
                     "problem": daemon.configuration_problem,
                 },
                 "alerts": [_alert(one) for one in daemon.alerts.open()],
-                "provider": {"name": daemon.adapter.name, "model": daemon.adapter.model},
+                "provider": _provider(daemon.chain.first),
+                "providers": [_link(one) for one in daemon.chain.status()],
                 "turns": [self._turn(turn, now) for turn in daemon.loop.live()],
                 "resuming": [
                     {"id": one.id, "session_key": str(one.key)} for one in daemon.loop.line()
@@ -124,6 +126,19 @@ def _queues(depths: Depths) -> View:
         "outbox": {"depth": depths.outbox, "oldest_age_ms": depths.outbox_oldest_ms},
         "dead_rows": depths.dead_rows,
         "dead_letters": depths.dead_letters,
+    }
+
+
+def _provider(link: Link) -> View:
+    return {"name": link.label, "model": link.adapter.model}
+
+
+def _link(status: LinkStatus) -> View:
+    return {
+        "name": status.label,
+        "model": status.model,
+        "rests_s": None if status.rests_s is None else round(status.rests_s, 1),
+        "reason": None if status.reason is None else clean_text(status.reason),
     }
 
 

@@ -10,6 +10,7 @@ from teaagentd.agent.compaction import PURPOSE, Summariser, clipped, find_cut
 from teaagentd.agent.engine import ModelDecisionEngine, RetryPolicy
 from teaagentd.agent.toolbox import ToolRegistry
 from teaagentd.errors import CompactionFailed, ContextOverflow
+from teaagentd.providers.options import ModelOptions
 from teaagentd.testing import Scripted, ScriptedModel
 from teaagentd.transcript import estimate_message_tokens, estimate_request_tokens
 from teaagentd.types import Attempt, LLMMessage, LLMRequest, ToolCall
@@ -82,7 +83,7 @@ def summariser(model: ScriptedModel) -> Summariser:
     engine = ModelDecisionEngine(
         adapter=model,
         registry=ToolRegistry([]),
-        dialect="native",
+        options=ModelOptions(decisions="native"),
         retry=RetryPolicy(wait_s=0.01, jitter_s=0.01),
     )
     return Summariser(engine=engine, window=lambda: model.context_window)

@@ -67,6 +67,7 @@ def test_check_refuses_a_plugin_that_is_not_installed(home: Path) -> None:
         ('type = "local"\nmodel = "/nowhere/x.gguf"', "provider.model", "cannot be read"),
         ('type = "local"\nmodel = "config.toml"', "provider.model", "cannot be read"),
         ('type = "openai"', "provider.api_key", "is missing"),
+        ('type = "anthropic"', "provider.api_key", "Anthropic answers nobody without one"),
     ],
 )
 def test_check_refuses_a_model_that_cannot_be_used(

@@ -109,9 +109,10 @@ def test_a_holder_that_does_not_answer_is_a_failure(home: Path, server: ServerPr
     assert (code, worst["daemon"]["level"]) == (1, "failure")
 
 
-def test_the_configuration_and_the_model_are_tried(home: Path) -> None:
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_the_configuration_and_the_model_are_tried(home: Path, kind: str) -> None:
     with ServerProcess(key="the-right-key") as server:
-        talked_to = provider(server.url)
+        talked_to = {**provider(server.url), "TEAAGENTD_PROVIDER__TYPE": kind}
         wrong = {**talked_to, "TEAAGENTD_PROVIDER__API_KEY": "a-wrong-key"}
         right = {**talked_to, "TEAAGENTD_PROVIDER__API_KEY": "the-right-key"}
         assert command("init", home=home, **right).code == 0

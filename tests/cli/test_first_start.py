@@ -84,6 +84,7 @@ def test_a_dangling_link_is_not_written_through(home: Path) -> None:
     ("variable", "provider", "words"),
     [
         ("", 'type = "local"', "costs nothing"),
+        ("ANTHROPIC_API_KEY", 'type = "anthropic"', "costs money"),
         ("OPENAI_API_KEY", 'api_key = "${OPENAI_API_KEY}"', "costs money"),
         ("OPENROUTER_API_KEY", 'api_key = "${OPENROUTER_API_KEY}"', "costs money"),
         ("OLLAMA_HOST", 'base_url = "http://127.0.0.1:11434/v1"', "costs nothing"),

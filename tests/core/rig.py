@@ -24,6 +24,7 @@ from teaagentd.core.dispatcher import Dispatcher
 from teaagentd.core.gate import Gate
 from teaagentd.core.loop import Loop
 from teaagentd.core.turn import Turn, TurnServices
+from teaagentd.providers.options import ModelOptions
 from teaagentd.store import Store
 from teaagentd.store.values import Accepted
 from teaagentd.types import Activity, InboundMessage, OutboundMessage, Phase, SessionKey
@@ -131,7 +132,7 @@ async def running(
             words = ModelDecisionEngine(
                 adapter=model,
                 registry=ToolRegistry([]),
-                dialect="native",
+                options=ModelOptions(decisions="native"),
                 retry=RetryPolicy(wait_s=0.01, jitter_s=0.01),
             )
             compactor = Compactor(

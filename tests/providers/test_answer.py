@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teaagentd.providers.answer import Answer, read_json
+from teaagentd.providers.answer import Answer
+from teaagentd.providers.calls import read_json
 from teaagentd.types import ToolCall, Usage
 
 

@@ -15,6 +15,7 @@ from teaagentd.agent.engine import ModelDecisionEngine
 from teaagentd.agent.toolbox import ToolRegistry
 from teaagentd.errors import RequestRefused, ToolsRefused
 from teaagentd.providers.openai import OpenAIAdapter
+from teaagentd.providers.options import ModelOptions
 from teaagentd.types import LLMMessage, LLMRequest, ToolSpec
 from tests.agent.doubles import saying
 from tests.providers.conftest import KEY, Connect
@@ -155,6 +156,8 @@ async def test_who_insists_on_tool_calling_is_told(
 ) -> None:
     server.state.options.refuse = {"tools": NO_TOOLS}
     with pytest.raises(ToolsRefused, match="does not support tools") as caught:
-        await engine(adapter, dialect="native").decide(system="", history=[USER])
+        await engine(adapter, options=ModelOptions(decisions="native")).decide(
+            system="", history=[USER]
+        )
     assert len(caught.value.attempts) == 1
     assert KEY not in str(caught.value)

@@ -20,10 +20,11 @@ from anyio.abc import TaskGroup
 
 import teaagentd.daemon as daemon_module
 from teaagentd import generation
-from teaagentd.abc import Channel, LLMAdapter, Tool
+from teaagentd.abc import Channel, Clock, Tool
 from teaagentd.config import Settings
 from teaagentd.daemon import Daemon
 from teaagentd.errors import BusFull, SenderRefused, StoreError, TeaAgentError
+from teaagentd.providers.chain import Chain
 from teaagentd.store import Store
 from teaagentd.store.erasure import Target
 from teaagentd.store.store import PULL_CHANNELS
@@ -473,8 +474,8 @@ class Life:
 
     # -- what the daemon is made of here ------------------------------------------------
 
-    def make_model(self, name: str, options: object) -> LLMAdapter:
-        return Model(self.record, self.now, self._window)
+    def make_chain(self, settings: object, *, clock: Clock, on_progress: object) -> Chain:
+        return Chain.of(Model(self.record, self.now, self._window), clock=clock)
 
     def make_channels(
         self, sections: dict[str, Any], known: dict[str, Channel] | None = None
@@ -530,7 +531,7 @@ def _replaced(life: Life) -> Iterator[None]:
         (daemon_module, "SystemClock", lambda: SimClock(life)),
         (daemon_module, "os", SimpleNamespace(_exit=lambda status: life.exit())),
         (daemon_module, "import_all", lambda *args: None),
-        (generation, "load_provider", life.make_model),
+        (generation, "load_chain", life.make_chain),
         (generation, "load_channels", life.make_channels),
         (generation, "load_tools", lambda names: life.make_tools(lambda: current[0])),
         (anyio.to_thread, "run_sync", inline),

@@ -19,6 +19,7 @@ from teaagentd.config import Settings
 from teaagentd.core.context import ContextBuilder
 from teaagentd.daemon import Daemon
 from teaagentd.generation import Generation
+from teaagentd.providers.chain import Chain
 from teaagentd.store import Store
 from teaagentd.testing import ScriptedModel
 from teaagentd.web.app import create_app
@@ -116,7 +117,7 @@ async def serving(
             clock = SystemClock()
             generation = Generation(
                 made,
-                adapter=model or ScriptedModel(default="an answer"),
+                chain=Chain.of(model or ScriptedModel(default="an answer")),
                 registry=ToolRegistry([]),
                 channels={channel.name: channel for channel in channels},
                 context=ContextBuilder(workspace=home / "workspace", clock=clock),

@@ -161,6 +161,6 @@ async def test_a_turn_has_its_usage_and_times(rig: Rig) -> None:
     assert turn["started_at"] <= turn["ended_at"]
     assert turn["requests"] == 1
     assert set(turn["usage"]) == {
-        "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"
+        "input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"
     }  # fmt: skip
     assert (await rig.client.get("/v1/turns/nothing")).status_code == 404
