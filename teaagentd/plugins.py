@@ -66,6 +66,7 @@ def load_chain(settings: Settings, *, clock: Clock, on_progress: OnProgress | No
             options = ProviderOptions(
                 type=kind,
                 name=name,
+                table=place,
                 base_url=section.base_url,
                 api_key=key,
                 model=section.model,

@@ -18,6 +18,7 @@ Options
                  survives a kill
   --keep         requests kept in memory for GET /requests, the newest ones
   --lean         no parsing, checking or keeping: a fixed answer of `chunks` chunks, for benchmarks
+  --wants-reasoning   refuse a call that is replayed without its reasoning_content
   --with-stdin   end when standard input closes, that is, with the parent
 
 Routes: POST /v1/chat/completions; POST /v1/messages (the same script and marks in Anthropic's
@@ -555,6 +556,7 @@ def main() -> None:
     parser.add_argument("--key")
     parser.add_argument("--keep", type=int, default=100_000)
     parser.add_argument("--lean", action="store_true")
+    parser.add_argument("--wants-reasoning", action="store_true")
     parser.add_argument("--with-stdin", action="store_true")
     given = vars(parser.parse_args())
     port, script = given.pop("port"), given.pop("script")

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 def no_foreign_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("TEAAGENTD_") or name in (
+            "ANTHROPIC_API_KEY",
             "OPENAI_API_KEY",
             "OPENROUTER_API_KEY",
             "OLLAMA_HOST",
@@ -486,6 +487,71 @@ def keys() -> Iterator[tuple[str, str]]:
         if section not in ("home", "channels", "providers"):
             for key in vars(field.annotation)["__pydantic_fields__"]:
                 yield section, key
+
+
+class TestFallbacks:
+    SPARE = '[providers.spare]\ntype = "openai"\nbase_url = "http://127.0.0.1:1/v1"\n'
+    FIRST = '[provider]\ntype = "local"\nfallbacks = ["spare"]\n'
+
+    def test_each_has_a_table_of_its_own(self, home: Home) -> None:
+        loaded = load(home, f"{self.FIRST}{self.SPARE}temperature = 1.5\n")
+        assert loaded.warnings == ()
+        [first, second] = loaded.settings.models()
+        assert (first[0], second[0]) == ("provider", "providers.spare")
+        assert (second[1].type, second[1].temperature) == ("openai", 1.5)
+
+    def test_a_variable_sets_a_key_of_it(self, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TEAAGENTD_PROVIDERS__SPARE__MODEL", "m")
+        monkeypatch.setenv("TEAAGENTD_PROVIDERS__OTHER__TYPE", "local")
+        settings = load(home, f"{self.FIRST}{self.SPARE}").settings
+        assert settings.providers["spare"].model == "m"
+        assert settings.providers["other"].type == "local"
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            (FIRST, "provider.fallbacks names 'spare', and there is no table [providers.spare]"),
+            (f"{FIRST}[providers.spare]\nmodel = 'm'", "providers.spare.model is set but"),
+            (f"{FIRST}[providers.spare]\n", "providers.spare.type is not set"),
+            (f"{FIRST}{SPARE}base_ur = 'x'", "providers.spare.base_url was likely meant"),
+            (f"{FIRST}{SPARE}api_kez = 'x'", "providers.spare.api_key was likely meant"),
+            (f"{FIRST}{SPARE}api_keys = 'sk-1'", "providers.spare.api_keys must be a list"),
+            (f"{FIRST}{SPARE}api_keys = ['sk 1']", "must be one word in ASCII"),
+            (f"{FIRST}{SPARE}temperature = 3", "providers.spare.temperature must be less than"),
+            (
+                "[provider]\ntype = 'local'\nfallbacks = 'spare'",
+                "provider.fallbacks must be a list",
+            ),
+            ("providers = 1", "providers must be a table"),
+            ("[providers]\nspare = 1", "providers.spare must be a table"),
+        ],
+        ids=str,
+    )
+    def test_what_is_wrong_is_said(self, home: Home, text: str, words: str) -> None:
+        message = refusal(home, text)
+        assert words in message
+        assert "sk-1" not in message
+
+    def test_a_key_that_nobody_reads_is_warned_of(self, home: Home) -> None:
+        [warning] = load(home, f"{self.FIRST}{self.SPARE}modle = 'm'").warnings
+        assert "providers.spare.modle is no known setting" in warning
+        assert "did you mean providers.spare.model?" in warning
+
+    def test_further_keys_are_secrets(self, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TEA_KEY", "sk-environment")
+        (home.root / "spare.key").write_text("sk-file\n")
+        (home.root / "spare.key").chmod(0o600)
+        loaded = load(
+            home,
+            "[provider]\ntype = 'openai'\napi_key = 'sk-first'\n"
+            "api_keys = ['${TEA_KEY}', 'sk-first']\nfallbacks = ['spare']\n"
+            f"{self.SPARE}api_key_file = 'spare.key'",
+        )
+        assert loaded.settings.provider.all_keys() == ["sk-first", "sk-environment"]
+        assert loaded.settings.providers["spare"].all_keys() == ["sk-file"]
+        assert {"sk-first", "sk-environment", "sk-file"} <= set(loaded.settings.secrets())
+        for text in (show(loaded), repr(loaded)):
+            assert "sk-" not in text
 
 
 class TestExample:

@@ -169,8 +169,19 @@ class TestExamples:
         ]
         assert (tmp_path / "k.out").read_text() == "hi"
 
+    def test_the_fallbacks_are_asked_in_their_order(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("ANTHROPIC_API_KEY", "OPENROUTER_API_KEY"):
+            monkeypatch.setenv(name, "sk-any")
+        (tmp_path / "config.toml").write_text(blocks("toml")[0])
+        (tmp_path / "config.toml").chmod(0o600)
+        loaded = load_settings(Home(root=tmp_path))
+        assert loaded.warnings == ()
+        assert [one.type for _, one in loaded.settings.models()] == ["anthropic", "openai", "local"]
+
     def test_the_settings_are_known(self, tmp_path: Path) -> None:
-        points, settings = blocks("toml")
+        _, points, settings = blocks("toml")
         assert set(tomllib.loads(points)["project"]["entry-points"]) == {
             "teaagentd.tools",
             "teaagentd.channels",

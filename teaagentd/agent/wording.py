@@ -49,7 +49,7 @@ def failure(error: ProviderError) -> str:
         case AuthenticationFailed():
             return (
                 "The model server did not accept my key for this model. "
-                f"{_KEPT} Check provider.api_key and provider.model, then ask me to go on."
+                f"{_KEPT} Check its api_key and model in config.toml, then ask me to go on."
             )
         case RateLimited():
             wait = "in a few minutes"

@@ -18,7 +18,8 @@ from teaagentd.cli.config import check_settings
 from teaagentd.cli.console import put
 from teaagentd.cli.exits import FAILED, OK
 from teaagentd.cli.options import current_home, home_option, run_async
-from teaagentd.config.load import Loaded, load_settings
+from teaagentd.config.load import load_settings
+from teaagentd.config.settings import ModelSection
 from teaagentd.errors import ConfigError, StoreError
 from teaagentd.home import Home
 from teaagentd.store import health
@@ -210,24 +211,24 @@ def _model(home: Home) -> Iterator[Finding]:
         loaded = load_settings(home)
     except ConfigError:
         return
-    provider = loaded.settings.provider
-    if provider.type == "local":
-        yield Finding(check="model", level="ok", found="its file is there")
-    elif provider.type in _DEFAULT_URLS:
-        yield _server(loaded)
+    for place, section in loaded.settings.models():
+        check = "model" if place == "provider" else place.rpartition(".")[2]
+        if section.type == "local":
+            yield Finding(check=check, level="ok", found="its file is there")
+        elif section.type in _DEFAULT_URLS:
+            for key in section.all_keys() or [""]:
+                yield _server(check, place, section, key)
 
 
 _DEFAULT_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
 _ANTHROPIC = {"anthropic-version": "2023-06-01"}
 
 
-def _server(loaded: Loaded) -> Finding:
+def _server(check: str, place: str, section: ModelSection, key: str) -> Finding:
     """Whether the server takes our key."""
-    provider = loaded.settings.provider
-    kind = provider.type or ""
-    base_url = (provider.base_url or _DEFAULT_URLS[kind]).rstrip("/")
-    key = provider.api_key.get_secret_value() if provider.api_key else ""
-    place = base_url.rpartition("@")[2].removeprefix("https://").removeprefix("http://")
+    kind = section.type or ""
+    base_url = (section.base_url or _DEFAULT_URLS[kind]).rstrip("/")
+    address = base_url.rpartition("@")[2].removeprefix("https://").removeprefix("http://")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     if kind == "anthropic":
         base_url = f"{base_url.removesuffix('/v1')}/v1"
@@ -236,26 +237,27 @@ def _server(loaded: Loaded) -> Finding:
         answer = httpx2.get(f"{base_url}/models", headers=headers, timeout=_MODEL_S)
     except httpx2.HTTPError as error:
         return Finding(
-            check="model",
+            check=check,
             level="failure",
-            found=f"{place} cannot be reached: {str(error) or type(error).__name__}",
-            mend="is it running, and is provider.base_url right?",
+            found=f"{address} cannot be reached: {str(error) or type(error).__name__}",
+            mend=f"is it running, and is {place}.base_url right?",
         )
     if answer.status_code in (401, 403):
+        further = bool(section.all_keys()) and key != section.all_keys()[0]
         return Finding(
-            check="model",
+            check=check,
             level="failure",
-            found=f"{place} does not take the key (HTTP {answer.status_code})",
-            mend="set provider.api_key right",
+            found=f"{address} does not take the key (HTTP {answer.status_code})",
+            mend=f"set {place}.{'api_keys' if further else 'api_key'} right",
         )
     if not answer.is_success:
         return Finding(
-            check="model",
+            check=check,
             level="warning",
-            found=f"{place} answered HTTP {answer.status_code} to the question for its models",
-            mend="is provider.base_url the address of its API?",
+            found=f"{address} answered HTTP {answer.status_code} to the question for its models",
+            mend=f"is {place}.base_url the address of its API?",
         )
-    return Finding(check="model", level="ok", found=f"{place} answers")
+    return Finding(check=check, level="ok", found=f"{address} answers")
 
 
 def _size(count: int) -> str:

@@ -86,7 +86,7 @@ def load_settings(home: Home, file: Tree | None = None) -> Loaded:
         place = origin.place if origin else str(path)
         raise ConfigError(
             f"{place}: provider.fallbacks names {strangers[0]!r}, and there is no table "
-            f"[providers.{strangers[0]}]"
+            f"[providers.{strangers[0]}]; write one, or take the name out"
         )
     return Loaded(
         settings=settings, warnings=tuple(warnings), origins=origins, choice=choice, file=path

@@ -329,7 +329,7 @@ class _Exchange:
         log.warning("provider_said_nothing", provider=self._server.provider, head=head)
         what = f"{self._server.place} ended the answer without a message"
         if body.lstrip()[:1] == b"<":
-            what += "; it sent a web page: is provider.base_url the address of its API?"
+            what += "; it sent a web page: is base_url the address of its API?"
         raise ProviderUnavailable(what)
 
     def _emit(self, text: str) -> None:

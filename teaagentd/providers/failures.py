@@ -200,7 +200,7 @@ def error_from(
         error.limit_tokens = given or (int(found.group(1)) if found else None)
     elif kind is AuthenticationFailed:
         error = AuthenticationFailed(
-            f"{provider} does not accept the key{status}; set provider.api_key{said}"
+            f"{provider} does not accept the key{status}; set its api_key{said}"
         )
     elif kind is QuotaExhausted:
         error = QuotaExhausted(f"the quota or credit at {provider} is used up{status}{said}")

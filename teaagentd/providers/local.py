@@ -235,8 +235,7 @@ class LocalAdapter:
         said = [line for line in process.last_lines if " E " in line]
         log.warning("local_not_loaded", model=self.model, reason=reason, said=said[:3])
         return ModelMissing(
-            f"llama.cpp cannot load {self.model} ({reason}); "
-            "set provider.model to another .gguf file"
+            f"llama.cpp cannot load {self.model} ({reason}); set its model to another .gguf file"
         )
 
     def _count_death(self, process: LlamaProcess) -> None:

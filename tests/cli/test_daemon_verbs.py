@@ -129,7 +129,7 @@ class TestSend:
             line = ["send", "[[status:401]]", "--session", "anna", "--wait", "20"]
             done = command(*line, home=home)
         assert (done.code, done.out) == (1, "")
-        assert "provider.api_key" in done.err
+        assert "Check its api_key" in done.err
 
     @pytest.mark.parametrize(
         ("text", "session", "wrong"),

@@ -124,3 +124,23 @@ def test_the_configuration_and_the_model_are_tried(home: Path, kind: str) -> Non
     assert (code, worst["model"]["level"]) == (1, "failure")
     code, worst = examined(home, TEAAGENTD_PROVIDER__TYPE="gpt")
     assert (code, worst["configuration"]["level"]) == (1, "failure")
+
+
+def test_whoever_stands_in_and_every_key_is_tried(home: Path) -> None:
+    with ServerProcess(key="the-right-key") as server:
+        right = {
+            **provider(server.url),
+            "TEAAGENTD_PROVIDER__API_KEY": "the-right-key",
+            "TEAAGENTD_PROVIDER__FALLBACKS": '["spare"]',
+            "TEAAGENTD_PROVIDERS__SPARE__TYPE": "anthropic",
+            "TEAAGENTD_PROVIDERS__SPARE__BASE_URL": server.url,
+            "TEAAGENTD_PROVIDERS__SPARE__API_KEYS": '["the-right-key"]',
+        }
+        assert command("init", home=home, **right).code == 0
+        assert levels(examined(home, **right)[1])["spare"] == "ok"
+        further = '["the-right-key", "another-key"]'
+        wrong = {**right, "TEAAGENTD_PROVIDERS__SPARE__API_KEYS": further}
+        code, worst = examined(home, **wrong)
+    assert (code, worst["model"]["level"]) == (1, "ok")
+    assert worst["spare"]["mend"] == "set providers.spare.api_keys right"
+    assert "another-key" not in str(worst)

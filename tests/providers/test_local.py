@@ -237,7 +237,7 @@ async def test_a_file_that_cannot_be_loaded_is_named(make: Make, tmp_path: Path)
     with (await packaged()).path.open("rb") as whole:
         path.write_bytes(whole.read(100_000))
     adapter = make(model=str(path))
-    with pytest.raises(RequestRefused, match=r"llama\.cpp cannot load half.*provider\.model"):
+    with pytest.raises(RequestRefused, match=r"llama\.cpp cannot load half.*its model"):
         await adapter.complete(short())
 
 

@@ -38,7 +38,7 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_file_of_ones_own_is_looked_at(tmp_path: Path) -> None:
-    with pytest.raises(RequestRefused, match=r"No such file.*provider\.model"):
+    with pytest.raises(RequestRefused, match=r"No such file.*its model"):
         model_file.find(str(tmp_path / "missing.gguf"))
     page = tmp_path / "page.gguf"
     page.write_text("<html>")

@@ -232,7 +232,7 @@ async def test_what_cannot_be_an_api_is_named_by_its_address(
     with_password = server.url.replace("://", "://anna:secret@")
     page = str(await failing(connect(base_url=with_password)))
     assert f"at {server.url} " in page
-    assert "is provider.base_url the address of its API?" in page
+    assert "is base_url the address of its API?" in page
     nobody = str(await failing(connect(base_url="http://anna:secret@127.0.0.1:9/v1")))
     assert "at http://127.0.0.1:9/v1 cannot be reached" in nobody
     assert "secret" not in page + nobody
