@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from teaagentd.types import (
     Address,
+    Attachment,
     Attempt,
     InboundMessage,
     JsonObject,
@@ -16,6 +17,7 @@ from teaagentd.types import (
     LLMRequest,
     LLMResponse,
     Part,
+    Planned,
     Receipt,
     SessionKey,
     ToolCall,
@@ -64,6 +66,8 @@ class LLMAdapter(Protocol):
     """Whether the server has tool calling of its own; `decisions = "auto"` follows it."""
     context_window: int | None
     """Tokens, None while unknown."""
+    vision: bool
+    """Whether it may be shown pictures: true until it is known that it cannot."""
     small: bool
     """Whether it is a very small model, which needs brief instructions and bounded answers."""
 
@@ -83,6 +87,13 @@ class Inbox(Protocol):
     acknowledge. Raises `BusFull`, `InvalidMessage`, `ExternalIdConflict`, `StoreUnavailable`."""
 
     async def publish(self, message: InboundMessage) -> object: ...
+
+    async def keep(
+        self, data: bytes, *, name: str = "", media_type: str | None = None
+    ) -> Attachment:
+        """Keep a file that came with a message, before that is published with it. Raises
+        `FileRefused`, whose text says to the sender why it was not kept, and
+        `StoreUnavailable`."""
 
 
 class Channel(Protocol):
@@ -113,6 +124,12 @@ class ToolContext(Protocol):
 
     def progress(self, detail: str) -> None:
         """Show a line of progress to whoever watches. Never blocks, never raises."""
+
+    async def attach(
+        self, data: bytes, *, name: str = "", media_type: str | None = None
+    ) -> Attachment:
+        """Keep a file, and show it to the model with the call's result if it can be shown.
+        Raises `ToolError` for one that is not kept."""
 
     def waiting(self, what: str) -> AbstractAsyncContextManager[None]:
         """The call waits for a person or a child run: the turn's slot is given back while every
@@ -179,8 +196,14 @@ class RunJournal(Protocol):
 class SpendingGate(Protocol):
     """Asked before every request; the one place that can refuse for money."""
 
-    async def admit(self, request: LLMRequest) -> None:
-        """Raises when a cap is reached."""
+    async def reserve(self, planned: Planned, ended: Sequence[Attempt]) -> int:
+        """Book those of the `ended` requests that are not yet, and set aside what the `planned`
+        one may cost, in one commit. Waits for others where that would pass a cap only together
+        with what they have set aside. Returns what the request's attempts are to be booked with;
+        until then it counts as spent. Raises `SpendingRefused`: then nothing was set aside."""
+
+    async def settle(self, ended: Sequence[Attempt]) -> None:
+        """Book those that are not yet, later if the store cannot now. Raises nothing."""
 
 
 class Watcher(Protocol):

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 
 import anyio
 import anyio.to_thread
@@ -24,7 +25,10 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from teaagentd import generation
 from teaagentd.abc import SystemClock
+from teaagentd.agent.budget import Spending
 from teaagentd.agent.compaction import Summariser
+from teaagentd.attachments import Attachments
+from teaagentd.commands import Command
 from teaagentd.config import Settings
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
@@ -41,6 +45,9 @@ from teaagentd.providers.chain import Chain
 from teaagentd.reload import Reloader
 from teaagentd.service import ServiceManager
 from teaagentd.services.alerts import Alerts
+from teaagentd.services.budget_alerts import BudgetAlerts
+from teaagentd.services.intake import Intake
+from teaagentd.services.models import Models
 from teaagentd.services.monitor import Monitor
 from teaagentd.services.retention import Keep, Retention
 from teaagentd.services.watchdog import Watchdog
@@ -87,6 +94,7 @@ class Daemon:
         *,
         store: Store,
         strays: TaskGroup,
+        files: Attachments,
         progress: _Progress | None = None,
         on_settings: OnSettings | None = None,
     ) -> None:
@@ -101,10 +109,11 @@ class Daemon:
         """Since when this configuration is in force, and since when the daemon lives."""
         self.feed = ActivityFeed(clock=self.clock)
         self.bus = MessageBus(store)
+        self.intake = Intake(bus=self.bus, files=files, store=store)
         self.dispatcher = Dispatcher(
             store=store,
             channels=made.channels,
-            inbox=self.bus,
+            inbox=self.intake,
             clock=self.clock,
             feed=self.feed,
             receivers=strays,
@@ -112,6 +121,9 @@ class Daemon:
         agent = made.settings.agent
         self.gate = Gate(agent.max_concurrent_turns, max_parked=agent.max_parked_turns)
         self._summariser = Summariser(engine=made.words, window=self._window)
+        self.spending = Spending(store=store, clock=self.clock, caps=made.caps)
+        self._summariser.gate = self.spending.gate
+        self.models = Models(chain=lambda: self.chain, store=store)
         self._compactor = Compactor(store=store, summariser=self._summariser, window=self._window)
         self.loop = Loop(
             bus=self.bus, store=store, gate=self.gate, feed=self.feed, services=self._services()
@@ -154,12 +166,14 @@ class Daemon:
             clock=self.clock,
             state_file=home.state_file,
             on_lost=self._database_lost,
+            look_besides=BudgetAlerts(alerts=self.alerts, spending=self.spending).look,
         )
         self.retention = Retention(
             store=self.store,
             clock=self.clock,
             keep=lambda: Keep(**self.settings.retention.model_dump()),
             logs=home.logs,
+            sweep_files=self.intake.sweep,
         )
 
     @property
@@ -182,15 +196,19 @@ class Daemon:
             feed=self.feed,
             context=made.context,
             clock=self.clock,
-            make_runner=made.make_runner,
+            make_runner=lambda turn: made.make_runner(turn, self.spending.gate(turn.key, turn.id)),
             announce=self.dispatcher.announce,
             timeout_s=made.settings.agent.turn_timeout_s,
             context_window=made.window,
             compactor=self._compactor,
+            prepare={"usage": self._usage, "model": self.models.prepare},
         )
 
     def _window(self) -> int | None:
         return self.generation.window()
+
+    async def _usage(self, command: Command, key: SessionKey) -> Command:
+        return replace(command, told=await self.spending.describe(key))
 
     # -- another configuration ----------------------------------------------------------
 
@@ -201,7 +219,12 @@ class Daemon:
         await anyio.to_thread.run_sync(import_all, settings)
         before = self.generation
         made, faults = generation.make(
-            settings, before, clock=self.clock, strays=self._strays, on_progress=self._progress
+            settings,
+            before,
+            clock=self.clock,
+            strays=self._strays,
+            files=self.intake.files,
+            on_progress=self._progress,
         )
         try:
             if faults:
@@ -216,6 +239,7 @@ class Daemon:
         self.generations += 1
         self.loaded_at = self.clock.now_ms()
         self._summariser.engine = made.words
+        self.spending.caps = made.caps
         self.loop.use(self._services())
         self.gate.max_parked = settings.agent.max_parked_turns
         self.gate.resize(settings.agent.max_concurrent_turns)
@@ -346,18 +370,26 @@ class Daemon:
             progress = _Progress(on_progress)
             strays = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(strays.cancel_scope.cancel)
+            files = Attachments(home.files)
             made, faults = generation.make(
-                settings, None, clock=clock, strays=strays, on_progress=progress
+                settings, None, clock=clock, strays=strays, files=files, on_progress=progress
             )
             for fault in faults:
                 log.error("channel_disabled", reason=str(fault))
             daemon = cls(
-                made, store=store, strays=strays, progress=progress, on_settings=on_settings
+                made,
+                store=store,
+                strays=strays,
+                files=files,
+                progress=progress,
+                on_settings=on_settings,
             )
             try:
                 if (failure := failed_before(home.state_file)) is not None:
                     daemon.alerts.raised("upgrade", "", failure)
                 daemon.feed.newest_reply = await store.newest_reply()
+                if unresolved := await store.books.resolve():
+                    log.warning("requests_counted_as_spent", count=unresolved)
                 await daemon._revoke()
                 yield daemon
             finally:

@@ -3,6 +3,7 @@
     TeaAgentError
     ├── ConfigError                 the configuration cannot be used
     ├── InvalidMessage              a message that can never be accepted
+    ├── FileRefused                 a file that is not kept
     ├── BusFull                     the inbox is at its limit; send again later
     ├── SenderRefused               who sends it may not speak here
     ├── ExternalIdConflict          a known external id with another body
@@ -21,6 +22,7 @@
     │   ├── AuthenticationFailed
     │   ├── RateLimited
     │   ├── QuotaExhausted          credit or quota used up; waiting a little does not help
+    │   ├── SpendingRefused         the request was not made: it would pass a cap of ours
     │   ├── ProviderUnavailable     transient: worth another try
     │   └── RequestRefused          fatal: the same request will fail again
     │       ├── ToolsRefused        the model has no tool calling of its own
@@ -67,6 +69,11 @@ class InvalidMessage(TeaAgentError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class FileRefused(TeaAgentError):
+    """A file that is not kept: too large, or a picture that cannot be read. The message says why,
+    and what to send instead."""
 
 
 class BusFull(TeaAgentError):
@@ -177,8 +184,11 @@ class ProviderError(TeaAgentError):
     """What a model server answered instead of a reply.
 
     `attempts` are the requests that were made for it, for the books. `streamed` says
-    whether some text had already been handed to `on_chunk`.
+    whether some text had already been handed to `on_chunk`, `unbilled` that no server takes money
+    for it.
     """
+
+    unbilled: bool = False
 
     def __init__(
         self,
@@ -219,6 +229,13 @@ class QuotaExhausted(ProviderError):
     retry_after_s: float | None = None
 
 
+class SpendingRefused(ProviderError):
+    """The request was not made: a cap on spending is reached, or cannot be kept. The message names
+    it, what is left and when it begins anew."""
+
+    unbilled = True
+
+
 class ProviderUnavailable(ProviderError):
     """A passing failure: network, overload, a stalled or broken stream; `retry_after_s` is the
     floor that the server gave, or None."""
@@ -237,6 +254,8 @@ class ToolsRefused(RequestRefused):
 
 class ModelMissing(RequestRefused):
     """The model's file or its server's package is missing or unusable; the text says the mend."""
+
+    unbilled = True
 
 
 class CompactionFailed(TeaAgentError):

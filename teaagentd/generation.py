@@ -11,13 +11,16 @@ from zoneinfo import ZoneInfo
 
 from anyio.abc import TaskGroup
 
-from teaagentd.abc import Channel, Clock
+from teaagentd.abc import Channel, Clock, SpendingGate
+from teaagentd.agent.budget import Caps
 from teaagentd.agent.dialects import JsonDialect
 from teaagentd.agent.engine import ModelDecisionEngine
 from teaagentd.agent.execution import RunPlace
 from teaagentd.agent.runner import AgentRunner, RunLimits
 from teaagentd.agent.toolbox import CallLimits, Toolbox, ToolRegistry
+from teaagentd.attachments import Attachments
 from teaagentd.config import Settings
+from teaagentd.config.settings import AgentSection
 from teaagentd.core.context import ContextBuilder
 from teaagentd.core.turn import Turn
 from teaagentd.errors import ConfigError
@@ -50,6 +53,7 @@ class Generation:
         senders: Mapping[str, frozenset[str]],
         clock: Clock,
         strays: TaskGroup,
+        files: Attachments,
     ) -> None:
         self.settings = settings
         self.chain = chain
@@ -63,9 +67,10 @@ class Generation:
             strays=strays,
             limits=CallLimits(timeout_s=settings.agent.tool_timeout_s),
             clock=clock,
+            files=files,
         )
         self._engine = ModelDecisionEngine(
-            adapter=chain, registry=registry, small_dialect=_BRIEF, clock=clock
+            adapter=chain, registry=registry, small_dialect=_BRIEF, clock=clock, files=files
         )
         # A summary is asked for without tools, in plain words whatever the dialect.
         self.words = ModelDecisionEngine(
@@ -74,17 +79,24 @@ class Generation:
             options=ModelOptions(decisions="native"),
             clock=clock,
         )
+        self.caps = _caps(settings)
+        """What requests may come to."""
         self._limits = RunLimits(
             max_iterations=settings.agent.max_iterations,
             max_tool_calls=settings.agent.max_tool_calls,
         )
 
-    def window(self) -> int | None:
-        """Tokens that the model reads at most, as far as it is known now."""
-        return self.chain.first.adapter.context_window
+    def window(self, choice: str | None = None) -> int | None:
+        """Tokens that the model reads at most that is asked now, as far as that is known."""
+        return self.chain.first(choice).adapter.context_window
 
-    def make_runner(self, turn: Turn) -> AgentRunner:
-        """The agent's run behind a turn of this generation."""
+    def sees(self, choice: str | None = None) -> bool:
+        """Whether that model is shown pictures."""
+        return self.chain.first(choice).adapter.vision
+
+    def make_runner(self, turn: Turn, gate: SpendingGate | None = None) -> AgentRunner:
+        """The agent's run behind a turn of this generation, with its requests asked for at
+        `gate`."""
         return AgentRunner(
             engine=self._engine,
             toolbox=self.toolbox,
@@ -93,6 +105,8 @@ class Generation:
             watcher=turn.watcher,
             limits=self._limits,
             window=self.window,
+            sees=self.sees,
+            gate=gate,
         )
 
 
@@ -102,6 +116,7 @@ def make(
     *,
     clock: Clock,
     strays: TaskGroup,
+    files: Attachments,
     on_progress: Callable[[str], None],
 ) -> tuple[Generation, Sequence[ConfigError]]:
     """A generation for `settings`, and the faults of the channels that it has to do without.
@@ -127,6 +142,7 @@ def make(
         senders=senders,
         clock=clock,
         strays=strays,
+        files=files,
     )
     return made, faults
 
@@ -143,6 +159,19 @@ def _unchanged(settings: Settings, before: Generation | None) -> Mapping[str, Ch
     }
 
 
+def _caps(settings: Settings) -> Caps:
+    budget = settings.budget.model_dump(exclude={"allow_unknown_prices"})
+    return Caps(
+        **budget,
+        allow_unknown_prices=frozenset(settings.budget.allow_unknown_prices),
+        zone=_zone(settings.agent),
+    )
+
+
+def _zone(agent: AgentSection) -> ZoneInfo | None:
+    return ZoneInfo(agent.timezone) if agent.timezone else None
+
+
 def _context(settings: Settings, before: Generation | None, clock: Clock) -> ContextBuilder:
     agent = settings.agent
     if before is not None:
@@ -153,7 +182,7 @@ def _context(settings: Settings, before: Generation | None, clock: Clock) -> Con
         workspace=Home(root=settings.home).workspace,
         clock=clock,
         name=agent.name,
-        zone=ZoneInfo(agent.timezone) if agent.timezone else None,
+        zone=_zone(agent),
     )
 
 

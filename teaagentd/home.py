@@ -32,6 +32,11 @@ class Home:
         return self.root / "workspace"
 
     @property
+    def files(self) -> Path:
+        """What came with messages."""
+        return self.root / "files"
+
+    @property
     def run_folder(self) -> Path:
         return self.root / "run"
 

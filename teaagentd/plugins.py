@@ -11,10 +11,11 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Literal
 
 from teaagentd.abc import Channel, Clock, LLMAdapter, Tool
-from teaagentd.config.settings import Settings
+from teaagentd.config.settings import ModelSection, Settings
 from teaagentd.errors import ConfigError
 from teaagentd.providers.chain import Chain, Link
 from teaagentd.providers.options import ModelOptions, OnProgress, ProviderOptions
+from teaagentd.providers.prices import Free, Listed, Prices, Stated
 
 Kind = Literal["provider", "channel", "tool"]
 
@@ -60,7 +61,7 @@ def load_chain(settings: Settings, *, clock: Clock, on_progress: OnProgress | No
     links: list[Link] = []
     for place, section in settings.models():
         kind = section.type or _DEFAULT
-        name = kind if place == "provider" else place.rpartition(".")[2]
+        name = place.partition(".")[2] or (kind if kind not in settings.providers else "provider")
         keys: list[str | None] = [*section.all_keys()] or [None]
         for number, key in enumerate(keys, 1):
             options = ProviderOptions(
@@ -77,10 +78,14 @@ def load_chain(settings: Settings, *, clock: Clock, on_progress: OnProgress | No
                 clock=clock,
                 on_progress=on_progress,
             )
+            adapter = load_provider(kind, options, f"{place}.type")
             links.append(
                 Link(
-                    adapter=load_provider(kind, options, f"{place}.type"),
+                    adapter=adapter,
                     provider=place,
+                    prices=_prices(section, adapter.model),
+                    name=name,
+                    on_request=place.partition(".")[2] not in ("", *settings.provider.fallbacks),
                     label=f"{name}, key {number}" if len(keys) > 1 else name,
                     options=ModelOptions(
                         decisions=section.decisions,
@@ -91,6 +96,18 @@ def load_chain(settings: Settings, *, clock: Clock, on_progress: OnProgress | No
                 )
             )
     return Chain(links, clock=clock)
+
+
+def _prices(section: ModelSection, model: str) -> Prices:
+    if section.input_price is not None and section.output_price is not None:
+        return Stated(
+            input=section.input_price,
+            output=section.output_price,
+            cached=section.cached_price,
+            cache_write=section.cache_write_price,
+        )
+    kind = section.type or _DEFAULT
+    return Free() if kind == "local" else Listed(kind, model, section.base_url)
 
 
 def load_provider(name: str, options: ProviderOptions, key: str = "provider.type") -> LLMAdapter:

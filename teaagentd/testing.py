@@ -93,6 +93,7 @@ class ScriptedModel:
         name: str = "scripted",
         model: str = "scripted-1",
         native_tools: bool = True,
+        vision: bool = False,
         context_window: int | None = None,
         chunk: int = 16,
         clock: Clock | None = None,
@@ -100,6 +101,7 @@ class ScriptedModel:
         self.name = name
         self.model = model
         self.native_tools = native_tools
+        self.vision = vision
         self.small = False
         self.context_window = context_window
         self.requests: list[LLMRequest] = []

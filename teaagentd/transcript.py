@@ -106,7 +106,8 @@ def legal(messages: Sequence[LLMMessage]) -> tuple[LLMMessage, ...]:
 
 
 def _speaks(message: LLMMessage) -> bool:
-    return bool(message.content.strip() or (message.note and message.note.strip()))
+    said = message.content.strip() or (message.note and message.note.strip())
+    return bool(said or message.attachments)
 
 
 def _round(
@@ -175,13 +176,20 @@ def estimate_tokens(text: str) -> int:
     return (len(text) - wide) // 3 + wide * 3 // 2 + 1
 
 
+PICTURE_TOKENS = 1700
+"""What a picture comes to at most, where the model sees it: it is sent with at most 1568 pixels on
+its longer side, and vendors count one token for 750 of them, or less."""
+
+
 def estimate_message_tokens(message: LLMMessage) -> int:
-    """Tokens of one message with its note, calls and framing, erring high."""
+    """Tokens of one message with its note, calls and framing, erring high; without its pictures."""
     total = 8 + estimate_tokens(message.raw or message.content)
     if message.thinking:
         total += estimate_tokens(message.thinking)
     if message.note:
         total += estimate_tokens(message.note)
+    for file in message.attachments:
+        total += 40 + (file.size // 2 if file.is_text else 0)
     for call in message.tool_calls:
         total += 16 + estimate_tokens(call.name) + estimate_tokens(str(call.arguments))
     return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -52,6 +53,11 @@ class SessionKey:
         return cls(channel=unquote(channel), chat_id=chat_id)
 
 
+MAX_SHOWN_TEXT = 64 << 10
+"""Bytes of a text file that a model is shown."""
+_TEXT = re.compile(r"text/.*|application/(?:.*\+)?(?:json|xml|yaml|toml|javascript|x-sh|x-ndjson)")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
     """A file that came with a message; it is on disk and synced before the message is accepted."""
@@ -61,6 +67,28 @@ class Attachment:
     name: str
     size: int
     """Bytes."""
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether a model that sees can be shown it."""
+        return self.media_type.startswith("image/")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether any model can be shown it."""
+        return self.size <= MAX_SHOWN_TEXT and _TEXT.fullmatch(self.media_type) is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    """A picture as a model is shown it: PNG or JPEG, as base64."""
+
+    media_type: str
+    data: str
+
+
+Shown: TypeAlias = "Picture | str"
+"""What a model is shown of a file: the picture, or the text in it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,6 +182,7 @@ class ToolResult:
     name: str
     content: str
     status: ToolStatus = "ok"
+    attachments: tuple[Attachment, ...] = ()
 
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -229,6 +258,29 @@ class Attempt:
     started_at: int
     """Milliseconds since the epoch, UTC."""
     duration_ms: int
+    cost: int | None = None
+    """Billionths of a US dollar; None is unknown, not zero."""
+    estimated: bool = False
+    """Whether nobody told the usage, so that it and the cost are estimates that err high."""
+    reservation: int | None = None
+    """What was set aside for it, and those before it of the same reply, by a `SpendingGate`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Planned:
+    """A request that is about to be made, and what it may come to at most."""
+
+    provider: str
+    model: str
+    purpose: str
+    input_tokens: int
+    output_tokens: int
+    cost: int | None
+    """Billionths of a US dollar, for input and output together; None is unknown."""
+    input_cost: int | None
+    """Of it, what the input alone comes to."""
+    started_at: int
+    """Milliseconds since the epoch, UTC."""
 
 
 ToolChoice = Literal["auto", "none"]
@@ -252,6 +304,9 @@ class LLMRequest:
     purpose: str = "turn"
     cache_key: str | None = None
     """The session, for servers that route by it to keep a prefix cached."""
+    shown: Mapping[str, Shown] = field(default_factory=dict)
+    """What is shown of the messages' attachments, by their paths; of the others it is said that
+    they were there."""
 
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"]
@@ -361,6 +416,7 @@ AlertKind = Literal[
     "summary",
     "configuration",
     "watchdog",
+    "budget",
 ]
 
 

@@ -252,6 +252,10 @@ class DaemonProcess:
     ) -> Answer:
         return request(self.socket, method, target, body, timeout_s=timeout_s)
 
+    def upload(self, target: str, data: bytes) -> Answer:
+        """POST `data` as it is."""
+        return self.call("POST", target, data)
+
     def offer(self, chat_id: str, content: object, **fields: object) -> Answer:
         """POST a message and return whatever is answered."""
         body = {"chat_id": chat_id, "content": content, **fields}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import re
@@ -9,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import orjson
+import PIL.Image
 
 Reply = str | dict[str, Any]
 
@@ -35,7 +38,9 @@ def illegal(messages: object) -> str | None:
             return f"{where}: unknown role {role!r}"
         if extra := set(message) - ALLOWED[role]:
             return f"{where}: unknown fields {sorted(extra)}"
-        if problem := _bad_content(message.get("content"), allow_none=role == "assistant"):
+        if problem := _bad_content(
+            message.get("content"), allow_none=role == "assistant", with_pictures=role == "user"
+        ):
             return f"{where}: {problem}"
         if role == "tool":
             call_id = message.get("tool_call_id")
@@ -72,7 +77,7 @@ def illegal(messages: object) -> str | None:
     return None if spoken else "messages: no user message"
 
 
-def _bad_content(content: object, *, allow_none: bool) -> str | None:
+def _bad_content(content: object, *, allow_none: bool, with_pictures: bool) -> str | None:
     if content is None:
         return None if allow_none else "content must not be null"
     if isinstance(content, str):
@@ -80,8 +85,41 @@ def _bad_content(content: object, *, allow_none: bool) -> str | None:
     if not isinstance(content, list) or not content:
         return "content must be text or a list of blocks"
     for block in content:
-        if block.get("type") == "text" and not block.get("text"):
+        kind = block.get("type")
+        if kind == "text" and not block.get("text"):
             return "an empty text block"
+        if kind == "image_url":
+            if not with_pictures:
+                return "image_url is only permitted in a user message"
+            if problem := bad_picture(str((block.get("image_url") or {}).get("url"))):
+                return problem
+        elif kind != "text":
+            return f"unknown content type {kind!r}"
+    return None
+
+
+_DATA = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+=*)")
+_STARTS = {
+    "image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff",
+    "image/gif": b"GIF8", "image/webp": b"RIFF",
+}  # fmt: skip
+
+
+def bad_picture(url: str) -> str | None:
+    """Why a picture in a data URL is refused, as vendors refuse it, or None."""
+    if not (found := _DATA.fullmatch(url)):
+        return "image_url: must be a data URL of a PNG, JPEG, GIF or WebP picture in base64"
+    data = base64.b64decode(found[2], validate=True)
+    if not data.startswith(_STARTS[found[1]]):
+        return f"image: the picture does not match its media type {found[1]}"
+    try:
+        with PIL.Image.open(io.BytesIO(data)) as picture:
+            picture.load()
+            size = max(picture.size)
+    except OSError:
+        return "image: could not process image"
+    if size > 8000 or len(data) > 5_000_000:
+        return "image exceeds 8000 pixels or 5 MB"
     return None
 
 
@@ -100,6 +138,26 @@ def _bad_call(call: dict[str, Any], seen: set[str]) -> str | None:
     except (TypeError, ValueError):
         return f"call {call_id!r}: arguments are not JSON"
     return None if isinstance(arguments, dict) else f"call {call_id!r}: arguments are no object"
+
+
+def pictures_of(body: dict[str, Any]) -> list[bytes]:
+    """The pictures of a legal request in either dialect, in order."""
+    found: list[bytes] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, list):
+            for part in value:
+                look(part)
+        elif isinstance(value, dict):
+            if value.get("type") == "image_url":
+                found.append(base64.b64decode(value["image_url"]["url"].partition(",")[2]))
+            elif value.get("type") == "image":
+                found.append(base64.b64decode(value["source"]["data"]))
+            else:
+                look(value.get("content"))
+
+    look(body["messages"])
+    return found
 
 
 def text_of(content: object) -> str:

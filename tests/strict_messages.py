@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from tests.strict_dialect import bad_picture
+
 _TOP = {
     "model", "max_tokens", "messages", "system", "tools", "tool_choice", "stream", "thinking",
     "temperature", "cache_control", "output_config", "metadata", "stop_sequences",
@@ -105,6 +107,14 @@ def _illegal_block(block: dict[str, Any], role: str, seen: set[str]) -> str | No
         return f"{kind} is not permitted here"
     if kind == "text" and not block.get("text", "").strip():
         return "text content blocks must contain non-whitespace text"
+    if kind == "image" and (problem := _illegal_picture(block)):
+        return problem
+    if kind == "tool_result":
+        for part in block["content"] if isinstance(block.get("content"), list) else ():
+            if part.get("type") not in ("text", "image"):
+                return f"tool_result.content: {part.get('type')} is not permitted here"
+            if part["type"] == "image" and (problem := _illegal_picture(part)):
+                return problem
     if kind == "thinking":
         if set(block) != {"type", "thinking", "signature"}:
             return "thinking: Extra inputs are not permitted"
@@ -119,6 +129,13 @@ def _illegal_block(block: dict[str, Any], role: str, seen: set[str]) -> str | No
             return "tool_use.input: Input should be a valid dictionary"
         seen.add(block["id"])
     return None
+
+
+def _illegal_picture(block: dict[str, Any]) -> str | None:
+    source = block.get("source") or {}
+    if set(source) != {"type", "media_type", "data"} or source["type"] != "base64":
+        return "image.source: Field required"
+    return bad_picture(f"data:{source['media_type']};base64,{source['data']}")
 
 
 def _unthought(messages: list[dict[str, Any]], body: dict[str, Any]) -> str | None:

@@ -77,7 +77,7 @@ import httptools
 import orjson
 
 from tests import strict_dialect, strict_messages
-from tests.strict_dialect import Reply, echo, illegal, pieces, text_of, whole
+from tests.strict_dialect import Reply, echo, illegal, pictures_of, pieces, text_of, whole
 
 
 @dataclass(slots=True)
@@ -117,6 +117,8 @@ class Options:
     """Fields of a request that are refused, and with which words."""
     wants_reasoning: bool = False
     """Refuse a call that is replayed without its `reasoning_content`; else one that has it."""
+    blind: str | None = None
+    """The words in which every picture is refused."""
 
 
 @dataclass(slots=True)
@@ -286,6 +288,8 @@ class Connection(asyncio.Protocol):
         for name, words in options.refuse.items():
             if name in body:
                 return words
+        if options.blind and pictures_of(body):
+            return options.blind
         if self.messages:
             return None
         calling = [message for message in body["messages"] if message.get("tool_calls")]

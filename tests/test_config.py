@@ -192,6 +192,11 @@ class TestWrongValues:
             ("[provider]\ntemperature = 3", "provider.temperature must be less than or equal"),
             ('[provider]\nbase_url = "example.org"', "provider.base_url must begin with http://"),
             ('[provider]\ntype = "openai"\napi_key = ""', "provider.api_key must not be empty"),
+            ("[budget]\nday_cents = -1", "budget.day_cents must be greater than or equal to 0"),
+            ("[budget]\nday_cents = inf", "budget.day_cents must be a finite number"),
+            ("[budget]\nday_tokens = 1.5", "budget.day_tokens must be a whole number"),
+            ('[provider]\ntype = "openai"\ninput_price = 1', "output_price go together"),
+            ('[provider]\ntype = "openai"\ncached_price = 1', "need input_price, output_price"),
             ("agent = 5", "agent must be a table, not 5"),
             ("[agent]\nname = 5", "agent.name must be a text in quotes, not 5"),
             ("tools.enabled = 5", "tools.enabled must be a list, not 5"),
@@ -573,6 +578,9 @@ class TestExample:
         table = example().partition(f"[{section}]\n")[2].partition("\n[")[0].partition("\n# [")[0]
         (line,) = [line for line in table.splitlines() if line.startswith(f"# {key} = ")]
         kind = "type = 'openai'\n" if section == "provider" and key != "type" else ""
+        pairs = {"input_price": ("output_price",), "output_price": ("input_price",)}
+        prices = ("input_price", "output_price") if "cache" in key else pairs.get(key, ())
+        kind += "".join(f"{one} = 1\n" for one in prices)
         loaded = load(home, f"[{section}]\n{kind}{line.removeprefix('# ')}\n")
         assert loaded.warnings == ()
 

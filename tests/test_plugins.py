@@ -136,12 +136,14 @@ class TestProviders:
             "scripted, key 1",
             "scripted, key 2",
             "spare",
+            "unused",
         ]
         given = sys.modules["plugins_under_test"].asked
-        assert [one.api_key for one in given] == ["k", "l", None]
-        assert [one.name for one in given] == ["scripted", "scripted", "spare"]
+        assert [one.api_key for one in given] == ["k", "l", None, None]
+        assert [one.name for one in given] == ["scripted", "scripted", "spare", "unused"]
         assert found.links[2].options == ModelOptions(decisions="json", temperature=0.5)
         assert found.links[0].options == ModelOptions()
+        assert [link.on_request for link in found.links] == [False, False, False, True]
 
     def test_the_table_of_a_fallback_is_named(self) -> None:
         first = ProviderSection(type="scripted", fallbacks=("spare",))

@@ -174,14 +174,16 @@ class TestExamples:
     ) -> None:
         for name in ("ANTHROPIC_API_KEY", "OPENROUTER_API_KEY"):
             monkeypatch.setenv(name, "sk-any")
-        (tmp_path / "config.toml").write_text(blocks("toml")[0])
+        fallbacks, caps, *_ = blocks("toml")
+        (tmp_path / "config.toml").write_text(fallbacks + caps)
         (tmp_path / "config.toml").chmod(0o600)
         loaded = load_settings(Home(root=tmp_path))
         assert loaded.warnings == ()
         assert [one.type for _, one in loaded.settings.models()] == ["anthropic", "openai", "local"]
+        assert loaded.settings.budget.day_cents == 300
 
     def test_the_settings_are_known(self, tmp_path: Path) -> None:
-        _, points, settings = blocks("toml")
+        *_, points, settings = blocks("toml")
         assert set(tomllib.loads(points)["project"]["entry-points"]) == {
             "teaagentd.tools",
             "teaagentd.channels",

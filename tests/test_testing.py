@@ -22,6 +22,7 @@ from teaagentd.testing import (
 )
 from teaagentd.types import (
     Address,
+    Attachment,
     InboundMessage,
     LLMMessage,
     LLMRequest,
@@ -162,6 +163,11 @@ async def test_a_channel_publishes_what_a_person_posts() -> None:
         async def publish(self, message: InboundMessage) -> object:
             published.append(message)
             return len(published)
+
+        async def keep(
+            self, data: bytes, *, name: str = "", media_type: str | None = None
+        ) -> Attachment:
+            raise AssertionError("no file comes with a message here")
 
     channel = MemoryChannel("chatty")
     async with anyio.create_task_group() as group:

@@ -10,12 +10,14 @@ from dataclasses import replace
 import anyio
 import structlog
 
+from teaagentd.abc import SpendingGate
+from teaagentd.agent.accounts import Account
 from teaagentd.agent.decisions import FinalAnswer, is_blank
 from teaagentd.agent.engine import ModelDecisionEngine
 from teaagentd.errors import CompactionFailed, ContextOverflow, ProviderError
 from teaagentd.store.transcripts import is_summary
 from teaagentd.transcript import estimate_message_tokens, estimate_tokens
-from teaagentd.types import Attempt, LLMMessage, SessionKey
+from teaagentd.types import LLMMessage, SessionKey
 
 log = structlog.get_logger()
 
@@ -115,20 +117,26 @@ class Summariser:
         self._timeout_s = timeout_s
         self.on_outcome: Callable[[SessionKey, str | None], None] = lambda key, problem: None
         """Told of each summary of a session that was made, or why it was not."""
+        self.gate: Callable[[SessionKey], SpendingGate | None] = lambda key: None
+        """The gate for the requests of a session's summary."""
         self._failures: Counter[SessionKey] = Counter()
+
+    def account(self, key: SessionKey, model: str | None) -> Account:
+        """Where the requests for a summary of a session are noted, that has chosen `model`."""
+        return Account(gate=self.gate(key), choice=model)
 
     async def tell(
         self,
         key: SessionKey,
         messages: Sequence[LLMMessage],
-        attempts: list[Attempt],
+        account: Account,
         *,
         needed: bool,
     ) -> str | None:
         """A summary for a session. None if the model gave none; where one is `needed`, until that
         has happened several times in a row: then the word that they are left out."""
         try:
-            summary = await self.summarise(messages, attempts)
+            summary = await self.summarise(messages, account)
         except CompactionFailed as error:
             log.warning("compaction_failed", session=str(key), error=str(error))
             self.on_outcome(key, str(error))
@@ -143,13 +151,13 @@ class Summariser:
         del self._failures[key]
         return summary
 
-    async def summarise(self, messages: Sequence[LLMMessage], attempts: list[Attempt]) -> str:
-        """A summary that is shorter than `messages`. Each request is added to `attempts`. Raises
+    async def summarise(self, messages: Sequence[LLMMessage], account: Account) -> str:
+        """A summary that is shorter than `messages`. Each request is added to `account`. Raises
         `CompactionFailed`."""
         summary = ""
         try:
             with anyio.fail_after(self._timeout_s):
-                summary = await self._in_parts(messages, attempts)
+                summary = await self._in_parts(messages, account)
         except ProviderError as error:
             raise CompactionFailed(f"the model gave no summary: {error}") from error
         except TimeoutError:
@@ -159,7 +167,7 @@ class Summariser:
             raise CompactionFailed("the summary is longer than what it tells of")
         return summary
 
-    async def _in_parts(self, messages: Sequence[LLMMessage], attempts: list[Attempt]) -> str:
+    async def _in_parts(self, messages: Sequence[LLMMessage], account: Account) -> str:
         """One part of the conversation after the other, each with the summary so far. Parts are
         made smaller where the server's window is smaller than it was said to be."""
         budget = (self._window() or _UNKNOWN_WINDOW) // 2
@@ -167,21 +175,21 @@ class Summariser:
             try:
                 summary = ""
                 for part in _parts(messages, budget):
-                    summary = await self._ask(summary, part, attempts)
+                    summary = await self._ask(summary, part, account)
                 return summary
             except ContextOverflow:
                 budget //= 2
                 if budget < 256:
                     raise
 
-    async def _ask(self, summary: str, part: str, attempts: list[Attempt]) -> str:
+    async def _ask(self, summary: str, part: str, account: Account) -> str:
         so_far = f"The summary so far:\n{summary}\n\nWhat came then:\n" if summary else ""
         decided = await self.engine.decide(
             system=_SYSTEM,
             history=[LLMMessage(role="user", content=f"{so_far}{part}\n\nWrite the summary.")],
             answer_only=True,
             purpose=PURPOSE,
-            attempts=attempts,
+            account=account,
         )
         answer = decided.decision
         text = _THINKING.sub("", answer.content) if isinstance(answer, FinalAnswer) else ""
@@ -236,7 +244,8 @@ def _told(message: LLMMessage, limit: int) -> str:
         f" (calls {call.name} with {_clip(str(dict(call.arguments)), limit)})"
         for call in message.tool_calls
     )
-    return f"{who.get(message.role, message.role)}: {note}{text}{calls}"
+    files = f" (with {len(message.attachments)} files)" if message.attachments else ""
+    return f"{who.get(message.role, message.role)}: {note}{text}{files}{calls}"
 
 
 def _clip(text: str, limit: int) -> str:

@@ -188,7 +188,10 @@ def render_history(messages: Sequence[LLMMessage], *, copying: bool = False) -> 
                 if message.raw and len(message.tool_calls) == 1:
                     written = message.raw
                 _add(out, LLMMessage(role="assistant", content=written))
-                _add(out, LLMMessage(role="user", content=render_result(results[call.id], copying)))
+                result = results[call.id]
+                told = render_result(result, copying)
+                files = result.attachments
+                _add(out, LLMMessage(role="user", content=told, attachments=files))
         elif message.role == "assistant":
             written = message.raw or render_answer(message.content)
             _add(out, LLMMessage(role="assistant", content=written))

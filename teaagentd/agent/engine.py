@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import anyio
@@ -11,6 +11,8 @@ import stamina.instrumentation
 import structlog
 
 from teaagentd.abc import Clock, LLMAdapter, SystemClock, Watcher
+from teaagentd.agent import accounts
+from teaagentd.agent.accounts import Account
 from teaagentd.agent.decisions import FinalAnswer, ToolCalls, is_blank, normalise_calls
 from teaagentd.agent.dialects import (
     Ask,
@@ -21,6 +23,7 @@ from teaagentd.agent.dialects import (
     plain_text_fallback,
 )
 from teaagentd.agent.toolbox import ToolRegistry
+from teaagentd.attachments import Attachments
 from teaagentd.errors import (
     ContextOverflow,
     ProviderError,
@@ -40,6 +43,7 @@ from teaagentd.types import (
     LLMRequest,
     LLMResponse,
     Phase,
+    Shown,
     ToolCall,
     Usage,
 )
@@ -112,8 +116,7 @@ class _Asking:
     dialect: Dialect
     watcher: Watcher
     show: _Show
-    attempts: list[Attempt]
-    """Those of earlier decisions may stand before them."""
+    account: Account
     cache_key: str | None
     purpose: str
 
@@ -140,8 +143,10 @@ class ModelDecisionEngine:
         max_parse_retries: int = 2,
         retry: RetryPolicy | None = None,
         clock: Clock | None = None,
+        files: Attachments | None = None,
     ) -> None:
-        """`options`, if given, are for every link of the chain, instead of each one's own."""
+        """`options`, if given, are for every link of the chain, instead of each one's own. Without
+        `files` no attachment is shown."""
         self.chain = adapter if isinstance(adapter, Chain) else Chain.of(adapter, clock=clock)
         self.max_parse_retries = max_parse_retries
         self._registry = registry
@@ -150,6 +155,7 @@ class ModelDecisionEngine:
         self._small = small_dialect or self._json
         self._retry = retry or RetryPolicy()
         self._clock = clock or SystemClock()
+        self._files = files
 
     def dialect(self, link: Link) -> Dialect:
         """The dialect for `link` now; `auto` follows what its adapter can do."""
@@ -169,13 +175,13 @@ class ModelDecisionEngine:
         answer_only: bool = False,
         cache_key: str | None = None,
         purpose: str = "turn",
-        attempts: list[Attempt] | None = None,
+        account: Account | None = None,
     ) -> Decided:
         """The next decision about `history`. With `answer_only` it is a `FinalAnswer`.
 
-        Its content may be blank. Each request is added to `attempts` as it ends, whatever ends
-        it. Raises a `ProviderError` whose `attempts` are all that were made here; cancellation
-        ends the open request.
+        Its content may be blank. Each request is asked for at the gate of `account` before it is
+        made, and added to its attempts as it ends, whatever ends it. Raises a `ProviderError`
+        whose `attempts` are all that were made here; cancellation ends the open request.
         """
         watcher = watcher or Unwatched()
         ask = Ask(
@@ -184,13 +190,14 @@ class ModelDecisionEngine:
             tools=self._registry.specs,
             answer_only=answer_only,
         )
-        attempts = [] if attempts is None else attempts
+        account = account or Account()
+        attempts = account.attempts
         before = len(attempts)
         asking = _Asking(
-            dialect=self.dialect(self.chain.first),
+            dialect=self.dialect(self.chain.first(account.choice)),
             watcher=watcher,
             show=_Show(watcher),
-            attempts=attempts,
+            account=account,
             cache_key=cache_key,
             purpose=purpose,
         )
@@ -238,13 +245,15 @@ class ModelDecisionEngine:
             return await self._pass(ask, asking)
         except (ProviderUnavailable, RateLimited) as error:
             failed = error
+        # What it had set aside is free for others while this one waits.
+        await asking.account.settle()
         return await self._again(ask, asking, failed)
 
     async def _pass(self, ask: Ask, asking: _Asking) -> LLMResponse:
         """One reply, from the first provider that gives one."""
         failures: list[ProviderError] = []
         tried: frozenset[Link] = frozenset()
-        while (link := self.chain.next(tried)) is not None:
+        while (link := self.chain.next(tried, asking.account.choice)) is not None:
             if failures:
                 log.warning("provider_failed_over", to=link.label, kind=type(failures[-1]).__name__)
                 asking.watcher.phase(Phase.THINKING, f"asking {link.label}")
@@ -265,21 +274,26 @@ class ModelDecisionEngine:
         calling."""
         asking.dialect = self.dialect(link)
         try:
-            request = self._request(link, asking, ask)
-            return await self._once(link.adapter, request, asking)
+            request = await self._request(link, asking, ask)
+            return await self._once(link, request, asking)
         except ToolsRefused:
             other = self.dialect(link)
             if isinstance(other, NativeDialect):
                 raise
             log.warning("tools_asked_for_in_json", model=link.adapter.model)
             asking.dialect = other
-            request = self._request(link, asking, ask)
-            return await self._once(link.adapter, request, asking)
+            request = await self._request(link, asking, ask)
+            return await self._once(link, request, asking)
 
-    def _request(self, link: Link, asking: _Asking, ask: Ask) -> LLMRequest:
+    async def _request(self, link: Link, asking: _Asking, ask: Ask) -> LLMRequest:
         options = self._options or link.options
+        request = asking.dialect.request(ask)
+        shown: Mapping[str, Shown] = {}
+        if self._files is not None:
+            shown = await self._files.shown(request.messages, sees=link.adapter.vision)
         return replace(
-            asking.dialect.request(ask),
+            request,
+            shown=shown,
             max_output_tokens=options.max_output_tokens,
             temperature=options.temperature,
             reasoning=options.reasoning,
@@ -324,26 +338,36 @@ class ModelDecisionEngine:
                 return await self._pass(ask, asking)
         raise AssertionError("a retry context ends by returning or raising")
 
-    async def _once(self, adapter: LLMAdapter, request: LLMRequest, asking: _Asking) -> LLMResponse:
+    async def _once(self, link: Link, request: LLMRequest, asking: _Asking) -> LLMResponse:
+        account, adapter = asking.account, link.adapter
+        order = await accounts.place(account, link, request, self._clock.now_ms())
         started_at, began = self._clock.now_ms(), self._clock.monotonic()
+        attempt = Attempt(
+            provider=adapter.name,
+            model=adapter.model,
+            purpose=request.purpose,
+            usage=None,
+            error=None,
+            started_at=started_at,
+            duration_ms=0,
+        )
+
+        def ended(error: str | None, usage: Usage | None = None) -> Attempt:
+            duration_ms = round((self._clock.monotonic() - began) * 1000)
+            return replace(attempt, error=error, usage=usage, duration_ms=duration_ms)
+
         try:
             response = await adapter.complete(request, asking.dialect.listen(asking.show))
         except anyio.get_cancelled_exc_class():
-            asking.attempts.append(
-                self._attempt(adapter, request, None, CANCELLED, started_at, began)
-            )
+            account.attempts += accounts.given_up(order, link, ended(CANCELLED))
             raise
         except ProviderError as error:
             asking.show.void()
             name = type(error).__name__
-            asking.attempts.extend(
-                error.attempts or (self._attempt(adapter, request, None, name, started_at, began),)
-            )
+            account.attempts += accounts.failed(order, link, error, ended(name))
             raise
-        asking.attempts.extend(
-            response.attempts
-            or (self._attempt(adapter, request, response.usage, None, started_at, began),)
-        )
+        usage = response.usage if response.usage != Usage() else None
+        account.attempts += accounts.answered(order, link, response, ended(None, usage))
         if response.restated:
             asking.show.void()
         if unusable := _unusable(response, request):
@@ -353,25 +377,6 @@ class ModelDecisionEngine:
             response,
             content=clean_text(response.content),
             reasoning=None if response.reasoning is None else clean_text(response.reasoning),
-        )
-
-    def _attempt(
-        self,
-        adapter: LLMAdapter,
-        request: LLMRequest,
-        usage: Usage | None,
-        error: str | None,
-        started_at: int,
-        began: float,
-    ) -> Attempt:
-        return Attempt(
-            provider=adapter.name,
-            model=adapter.model,
-            purpose=request.purpose,
-            usage=usage,
-            error=error,
-            started_at=started_at,
-            duration_ms=round((self._clock.monotonic() - began) * 1000),
         )
 
 

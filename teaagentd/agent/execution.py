@@ -14,7 +14,9 @@ import structlog
 from anyio.abc import TaskGroup
 
 from teaagentd.abc import Clock, Tool, Watcher
-from teaagentd.types import Phase, SessionKey, ToolCall
+from teaagentd.attachments import Attachments
+from teaagentd.errors import FileRefused, ToolError
+from teaagentd.types import Attachment, Phase, SessionKey, ToolCall
 
 log = structlog.get_logger()
 
@@ -69,7 +71,14 @@ class CallContext:
     """The `ToolContext` of one call."""
 
     def __init__(
-        self, *, place: RunPlace, call: ToolCall, watcher: Watcher, clock: Clock, timeout_s: float
+        self,
+        *,
+        place: RunPlace,
+        call: ToolCall,
+        watcher: Watcher,
+        clock: Clock,
+        timeout_s: float,
+        files: Attachments | None = None,
     ) -> None:
         self.session_key = place.session_key
         self.turn_id = place.turn_id
@@ -80,6 +89,21 @@ class CallContext:
         self._name = call.name
         self._waiting = place.waiting
         self._watcher = watcher
+        self._files = files
+        self.attachments: list[Attachment] = []
+        """What the call has brought, for its result."""
+
+    async def attach(
+        self, data: bytes, *, name: str = "", media_type: str | None = None
+    ) -> Attachment:
+        if self._files is None:
+            raise ToolError("files cannot be kept here")
+        try:
+            kept = await self._files.keep(data, name=name, media_type=media_type)
+        except FileRefused as error:
+            raise ToolError(str(error)) from error
+        self.attachments.append(kept)
+        return kept
 
     def progress(self, detail: str) -> None:
         self._watcher.phase(Phase.TOOL, f"{self._name}: {detail}")

@@ -10,15 +10,16 @@ from typing import Literal
 import orjson
 import structlog
 
-from teaagentd.abc import RunJournal, Watcher
+from teaagentd.abc import RunJournal, SpendingGate, Watcher
 from teaagentd.agent import wording
+from teaagentd.agent.accounts import Account
 from teaagentd.agent.decisions import FinalAnswer, ToolCalls, is_blank
 from teaagentd.agent.dialects import INVALID_DECISION
 from teaagentd.agent.engine import Decided, ModelDecisionEngine, Unwatched
 from teaagentd.agent.execution import RunPlace
 from teaagentd.agent.toolbox import Finished, Toolbox
-from teaagentd.errors import ContextOverflow, ProviderError, TurnEnded
-from teaagentd.transcript import estimate_request_tokens, estimate_tokens
+from teaagentd.errors import ContextOverflow, ProviderError, SpendingRefused, TurnEnded
+from teaagentd.transcript import PICTURE_TOKENS, estimate_request_tokens, estimate_tokens
 from teaagentd.types import Attempt, LLMMessage, Phase, ToolCall, ToolResult, Usage
 
 log = structlog.get_logger()
@@ -70,9 +71,13 @@ class AgentRunner:
         place: RunPlace,
         watcher: Watcher | None = None,
         limits: RunLimits | None = None,
-        window: Callable[[], int | None] = lambda: None,
+        window: Callable[[str | None], int | None] = lambda choice: None,
+        sees: Callable[[str | None], bool] = lambda choice: False,
+        gate: SpendingGate | None = None,
     ) -> None:
-        """`window` is the model's, in tokens: a request that will not fit is not made."""
+        """`window` is that of the model that is asked where one was chosen, in tokens: a request
+        that will not fit is not made; neither is one that the `gate` refuses. `sees`: whether
+        that model is shown pictures, which then count."""
         self._engine = engine
         self._toolbox = toolbox
         self._journal = journal
@@ -80,12 +85,17 @@ class AgentRunner:
         self._watcher = watcher or Unwatched()
         self._limits = limits or RunLimits()
         self._window = window
-        self._attempts: list[Attempt] = []
+        self._sees = sees
+        self._account = Account(gate=gate)
+
+    def choose(self, model: str | None) -> None:
+        """Have a model asked first, by its name in the chain; None is as configured."""
+        self._account.choice = model
 
     def unbooked(self) -> Sequence[Attempt]:
         """The requests to the model that are not in the journal yet; after a cancellation its
         owner books them."""
-        return tuple(self._attempts)
+        return tuple(self._account.attempts)
 
     async def run(
         self, *, system: str, history: Sequence[LLMMessage], measured: tuple[int, int] = (0, 0)
@@ -100,6 +110,7 @@ class AgentRunner:
             messages=list(history),
             measured=tokens,
             measured_at=count,
+            picture_tokens=PICTURE_TOKENS if self._sees(self._account.choice) else 0,
         )
         try:
             try:
@@ -108,9 +119,9 @@ class AgentRunner:
                 await self._fail(run, error)
         except TurnEnded:
             # A journal books what it is told also when it refuses the rest.
-            self._attempts.clear()
+            self._account.attempts.clear()
             run.end("ended", "")
-        return run.outcome(measured=self._window() is not None)
+        return run.outcome(measured=self._window(self._account.choice) is not None)
 
     async def _work(self, run: _Run) -> None:
         while run.status is None:
@@ -128,6 +139,8 @@ class AgentRunner:
             await self._shorten(run)
         while True:
             history = list(run.messages)
+            if self._account.gate is not None:
+                self._account.prompt_tokens = run.context_tokens()
             if nudge is not None:
                 history.append(LLMMessage(role="user", content=nudge))
             try:
@@ -137,7 +150,7 @@ class AgentRunner:
                     watcher=self._watcher,
                     answer_only=run.last_pass or nudge is not None,
                     cache_key=str(self._place.session_key),
-                    attempts=self._attempts,
+                    account=self._account,
                 )
             except ProviderError as error:
                 if isinstance(error, ContextOverflow) and await self._shorten(run):
@@ -147,7 +160,7 @@ class AgentRunner:
             return decided
 
     def _fits(self, run: _Run) -> bool:
-        window = self._window()
+        window = self._window(self._account.choice)
         return window is None or run.context_tokens() <= window - min(window // 8, 4096)
 
     async def _shorten(self, run: _Run) -> bool:
@@ -165,7 +178,7 @@ class AgentRunner:
     async def _call(self, run: _Run, message: LLMMessage, decision: ToolCalls) -> None:
         """One round: the decision, its calls side by side, then what arrived meanwhile."""
         await self._journal.decided(message, decision.notice, self.unbooked())
-        self._attempts.clear()
+        self._account.attempts.clear()
         run.decided(message, decision.notice)
         allowed = self._limits.max_tool_calls - run.tool_calls
         finished = await self._toolbox.run(
@@ -209,7 +222,7 @@ class AgentRunner:
         folded = await self._journal.close_or_fold(
             message, self.unbooked(), rounds_left=run.exhausted() is None
         )
-        self._attempts.clear()
+        self._account.attempts.clear()
         run.answered(message)
         if folded:
             run.take_in(folded)
@@ -229,14 +242,16 @@ class AgentRunner:
     async def _fail(self, run: _Run, error: ProviderError) -> None:
         log.warning("run_failed", kind=type(error).__name__, status=error.status)
         reached = run.exhausted()
-        if run.last_pass and reached is not None:
+        if isinstance(error, SpendingRefused):
+            await self._close(run, wording.failure(error), "limit")
+        elif run.last_pass and reached is not None:
             await self._close(run, wording.limit(reached), "limit")
         else:
             await self._close(run, wording.failure(error), "failed")
 
     async def _close(self, run: _Run, text: str, status: Literal["limit", "failed"]) -> None:
         await self._journal.close(text, status, self.unbooked())
-        self._attempts.clear()
+        self._account.attempts.clear()
         run.end(status, text)
 
 
@@ -281,8 +296,15 @@ class _Run:
     """Tokens of the first `measured_at` messages, prompt and tools included, by a known usage."""
     measured_at: int = 0
 
+    picture_tokens: int = 0
+    """What each of its pictures comes to."""
+
     def context_tokens(self) -> int:
-        fresh = estimate_request_tokens(self.messages[self.measured_at :])
+        new = self.messages[self.measured_at :]
+        fresh = estimate_request_tokens(new)
+        if self.picture_tokens:
+            seen = (file for message in new for file in message.attachments if file.is_picture)
+            fresh += self.picture_tokens * sum(1 for _ in seen)
         return self.measured + fresh if self.measured else fresh + estimate_tokens(self.system)
 
     def count(self, decided: Decided) -> None:
@@ -303,7 +325,11 @@ class _Run:
             call, result = one.call, one.result
             self.messages.append(
                 LLMMessage(
-                    role="tool", tool_call_id=call.id, name=call.name, content=result.content
+                    role="tool",
+                    tool_call_id=call.id,
+                    name=call.name,
+                    content=result.content,
+                    attachments=result.attachments,
                 )
             )
             if result.status == "not_run":

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 from teaagentd.abc import Clock, RunJournal, SystemClock, Tool, ToolContext, Watcher
 from teaagentd.agent.decisions import ANSWER
 from teaagentd.agent.execution import CallContext, Execution, RunPlace
+from teaagentd.attachments import Attachments
 from teaagentd.errors import (
     ConfigError,
     FatalToolError,
@@ -26,6 +27,7 @@ from teaagentd.errors import (
 )
 from teaagentd.transcript import clean_text
 from teaagentd.types import (
+    Attachment,
     Effect,
     JsonObject,
     Phase,
@@ -179,12 +181,14 @@ class Toolbox:
         approval: Approval | None = None,
         limits: CallLimits | None = None,
         clock: Clock | None = None,
+        files: Attachments | None = None,
     ) -> None:
         self._registry = registry
         self._strays = strays
         self._approval = approval or HarmlessOnly()
         self._limits = limits or CallLimits()
         self._clock = clock or SystemClock()
+        self._files = files
         self._left_behind: set[Execution] = set()
 
     @property
@@ -240,7 +244,12 @@ class Toolbox:
         tool = await self._registry.find(call)
         timeout_s = self._limits.timeout_s if tool.timeout_s is None else tool.timeout_s
         context = CallContext(
-            place=place, call=call, watcher=watcher, clock=self._clock, timeout_s=timeout_s
+            place=place,
+            call=call,
+            watcher=watcher,
+            clock=self._clock,
+            timeout_s=timeout_s,
+            files=self._files,
         )
         return Execution(tool, call, context)
 
@@ -311,7 +320,8 @@ class Toolbox:
         else:
             text = output
         fatal = isinstance(error, FatalToolError)
-        return await self._record(journal, call, text, status, fatal=fatal)
+        files = tuple(execution.context.attachments)
+        return await self._record(journal, call, text, status, fatal=fatal, files=files)
 
     async def _record(
         self,
@@ -321,9 +331,12 @@ class Toolbox:
         status: ToolStatus,
         *,
         fatal: bool = False,
+        files: tuple[Attachment, ...] = (),
     ) -> Finished:
         content = bounded(clean_text(text), self._limits.output_bytes)
-        result = ToolResult(call_id=call.id, name=call.name, content=content, status=status)
+        result = ToolResult(
+            call_id=call.id, name=call.name, content=content, status=status, attachments=files
+        )
         with anyio.CancelScope(shield=True):
             await journal.finished(result)
         return Finished(call=call, result=result, fatal=fatal)

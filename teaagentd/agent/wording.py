@@ -12,6 +12,7 @@ from teaagentd.errors import (
     QuotaExhausted,
     RateLimited,
     RequestRefused,
+    SpendingRefused,
 )
 from teaagentd.transcript import spoken
 
@@ -66,6 +67,8 @@ def failure(error: ProviderError) -> str:
                 f"The credit or quota at the model server is used up.{begins} {_KEPT} Add to it "
                 "there or choose another model, then ask me to go on."
             )
+        case SpendingRefused():
+            return f"{error} {_KEPT} Ask me to go on then, or raise the cap in config.toml."
         case ContextOverflow():
             return (
                 "This conversation no longer fits into the model's window, and could not be made "

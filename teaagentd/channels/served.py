@@ -14,7 +14,7 @@ from teaagentd.channels.delivery import Delivery, DeliveryLimits
 from teaagentd.channels.supervisor import ChannelStatus, ChannelSupervisor, RestartLimits
 from teaagentd.errors import SenderRefused
 from teaagentd.store import Store
-from teaagentd.types import InboundMessage
+from teaagentd.types import Attachment, InboundMessage
 
 END_S = 10.0
 """How long its sends may take to end, and then its receiving."""
@@ -35,6 +35,11 @@ class _Door:
         except SenderRefused:
             log.info("stranger_refused", channel=message.channel)
             return None
+
+    async def keep(
+        self, data: bytes, *, name: str = "", media_type: str | None = None
+    ) -> Attachment:
+        return await self._inbox.keep(data, name=name, media_type=media_type)
 
 
 class ServedChannel:

@@ -29,6 +29,11 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "inbox": ("teaagentd.cli.queues", "Messages that wait for an answer, or were set aside."),
     "outbox": ("teaagentd.cli.queues", "Texts that wait to be delivered, or were given up."),
+    "models": (
+        "teaagentd.cli.models",
+        "List the configured models, and choose which one is asked first.",
+    ),
+    "usage": ("teaagentd.cli.usage", "Show what models came to, in tokens and cents."),
     "export": ("teaagentd.cli.export", "Write every conversation into a new FOLDER."),
     "erase": ("teaagentd.cli.erase", "Erase what is known of one person or chat."),
     "doctor": ("teaagentd.cli.doctor", "Look everything over, and say how to mend it."),

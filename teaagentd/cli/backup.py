@@ -20,7 +20,7 @@ from teaagentd.store import HomeLock, snapshot
 
 _FOLDER = "teaagentd"
 """What every name in a backup begins with."""
-_KEPT = ("state.db", "config.toml", "workspace")
+_KEPT = ("state.db", "config.toml", "workspace", "files")
 _BESIDE = ("state.db-wal", "state.db-shm", "state.db-journal")
 
 
@@ -54,8 +54,9 @@ def _pack(home: Home, database: Path, draft: Path) -> None:
             archive.add(database, f"{_FOLDER}/state.db")
             if home.config_file.is_file():
                 archive.add(home.config_file, f"{_FOLDER}/config.toml")
-            if home.workspace.is_dir():
-                archive.add(home.workspace, f"{_FOLDER}/workspace", filter=_plain)
+            for folder in (home.workspace, home.files):
+                if folder.is_dir():
+                    archive.add(folder, f"{_FOLDER}/{folder.name}", filter=_plain)
         stream.flush()
         os.fsync(stream.fileno())
 

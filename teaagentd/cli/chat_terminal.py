@@ -28,6 +28,8 @@ COMMANDS = {
     "/new": "begin a new conversation",
     "/compact": "summarise the conversation and go on with that",
     "/status": "what it is doing and what waits",
+    "/usage": "what it cost",
+    "/model": "which model answers, and another one",
     "/help": "the commands",
     "/quit": "leave",
 }

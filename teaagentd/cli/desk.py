@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from urllib.parse import quote
 
 import click
@@ -12,6 +12,7 @@ import click
 from teaagentd.cli.client import Client, NoDaemon, Payload
 from teaagentd.cli.console import harmless, put, say
 from teaagentd.cli.exits import Failure
+from teaagentd.errors import ConfigError
 from teaagentd.home import Home
 
 _FIRST_WORDS = 60
@@ -38,14 +39,23 @@ async def _without_daemon(home: Home) -> AsyncIterator[Client]:
     # Imported here: it takes a while, and a running daemon has done it.
     import httpx2
 
+    from teaagentd.abc import SystemClock
+    from teaagentd.cli.logging import keep_logging
     from teaagentd.cli.options import unwrapped
-    from teaagentd.config import ProviderSection, Settings
+    from teaagentd.config import ProviderSection, Settings, load_settings
     from teaagentd.daemon import Daemon
+    from teaagentd.plugins import load_chain
     from teaagentd.web.app import create_app
     from teaagentd.web.waits import LongWaits
 
     # No model is asked and no channel served, so a broken configuration is no hindrance.
     settings = Settings(home=home.root, provider=ProviderSection(type="local"))
+    with suppress(ConfigError):
+        kept = load_settings(home).settings
+        kept = kept.model_copy(update={"channels": {}, "tools": settings.tools})
+        load_chain(kept, clock=SystemClock(), on_progress=None)
+        settings = kept
+    keep_logging(home.log_file)(settings)
     with unwrapped():
         async with Daemon.open(settings) as daemon:
             app = create_app(daemon, LongWaits())

@@ -66,6 +66,9 @@ def _lines(found: Payload) -> Iterator[tuple[str, str]]:
     for one in _items(found, "providers"):
         if (rests_s := one.get("rests_s")) is not None:
             yield "rests", f"{one.get('name')} for {_age(rests_s, 1)}: {one.get('reason')}"
+    for one in _items(found, "spending"):
+        if isinstance(spent := one.get("spent"), int | float):
+            yield "spent", f"{spent:,.6g} of {one.get('name')} = {one.get('limit'):,.6g}"
     yield (
         "turns",
         f"{slots.get('held')} of {slots.get('limit')} at work, {slots.get('waiting')} waiting for "

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     SecretStr,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -38,8 +39,13 @@ def _no_truth_value(value: object) -> object:
 
 
 Count: TypeAlias = Annotated[int, BeforeValidator(_no_truth_value), Field(gt=0)]
-Quantity: TypeAlias = Annotated[float, BeforeValidator(_no_truth_value), Field(gt=0)]
-QuantityOrZero: TypeAlias = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0)]
+CountOrZero: TypeAlias = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=0)]
+Quantity: TypeAlias = Annotated[
+    float, BeforeValidator(_no_truth_value), Field(gt=0, allow_inf_nan=False)
+]
+QuantityOrZero: TypeAlias = Annotated[
+    float, BeforeValidator(_no_truth_value), Field(ge=0, allow_inf_nan=False)
+]
 
 
 def _effort_or_tokens(value: object) -> object:
@@ -170,6 +176,29 @@ class ModelSection(Section):
         "tokens; unset,\nthe provider's default. Models that cannot think are not told.",
         examples=["medium"],
     )
+    input_price: QuantityOrZero | None = Field(
+        default=None,
+        description="US dollars for a million tokens that it reads; unset, what the vendor lists. "
+        "Servers on this machine cost nothing.",
+        examples=[0.25],
+    )
+    output_price: QuantityOrZero | None = Field(
+        default=None,
+        description="US dollars for a million tokens that it writes.",
+        examples=[2],
+    )
+    cached_price: QuantityOrZero | None = Field(
+        default=None,
+        description="US dollars for a million tokens that it reads from its cache; unset, as "
+        "input_price.",
+        examples=[0.025],
+    )
+    cache_write_price: QuantityOrZero | None = Field(
+        default=None,
+        description="US dollars for a million tokens that it writes to its cache; unset, as "
+        "input_price.",
+        examples=[0.3],
+    )
     first_token_timeout_s: Quantity = Field(
         default=300, description="Seconds to wait for the first piece of an answer."
     )
@@ -182,6 +211,15 @@ class ModelSection(Section):
         description="local: minutes without use after which the model leaves the memory; 0 keeps "
         "it there.",
     )
+
+    @model_validator(mode="after")
+    def _whole_price(self) -> ModelSection:
+        prices = (self.input_price, self.output_price)
+        if prices.count(None) == 1:
+            raise ValueError("input_price and output_price go together; set both or neither")
+        if prices == (None, None) and (self.cached_price, self.cache_write_price) != (None, None):
+            raise ValueError("cached_price and cache_write_price need input_price, output_price")
+        return self
 
     @field_validator("api_key")
     @classmethod
@@ -215,6 +253,45 @@ class ProviderSection(ModelSection):
         description="Who answers when this one does not, in order: names of [providers.NAME] "
         "tables.",
         examples=[["spare"]],
+    )
+
+
+class BudgetSection(Section):
+    """What models may cost. A request that would pass a cap is not made; unset, there is no cap."""
+
+    turn_cents: QuantityOrZero | None = Field(
+        default=None, description="US cents for one turn.", examples=[50]
+    )
+    session_cents: QuantityOrZero | None = Field(
+        default=None, description="US cents for one conversation, until /new.", examples=[200]
+    )
+    day_cents: QuantityOrZero | None = Field(
+        default=None,
+        description="US cents for a day. It begins at midnight in agent.timezone.",
+        examples=[300],
+    )
+    month_cents: QuantityOrZero | None = Field(
+        default=None, description="US cents for a calendar month.", examples=[3000]
+    )
+    turn_tokens: CountOrZero | None = Field(
+        default=None, description="Tokens for one turn, read and written.", examples=[500000]
+    )
+    session_tokens: CountOrZero | None = Field(
+        default=None,
+        description="Tokens for one conversation, until /new.",
+        examples=[2000000],
+    )
+    day_tokens: CountOrZero | None = Field(
+        default=None, description="Tokens for a day.", examples=[5000000]
+    )
+    month_tokens: CountOrZero | None = Field(
+        default=None, description="Tokens for a calendar month.", examples=[50000000]
+    )
+    allow_unknown_prices: tuple[str, ...] = Field(
+        default=(),
+        description="Models that may be used under a cap in cents although their price is not "
+        "known, by name; nothing of theirs counts for it.",
+        examples=[["some-model"]],
     )
 
 
@@ -296,8 +373,10 @@ class Settings(BaseSettings):
     provider: ProviderSection = ProviderSection()
     providers: dict[str, ModelSection] = Field(
         default_factory=dict,
-        description="One table for each provider that may stand in; it has the keys of [provider].",
+        description="One table for each further provider, with the keys of [provider]: one of the "
+        "fallbacks, or one that is asked where /model chose it.",
     )
+    budget: BudgetSection = BudgetSection()
     bus: BusSection = BusSection()
     tools: ToolsSection = ToolsSection()
     channels: dict[str, ChannelOptions] = Field(
@@ -322,9 +401,10 @@ class Settings(BaseSettings):
         return (init_settings,)
 
     def models(self) -> Iterator[tuple[str, ModelSection]]:
-        """Who is asked, in order, each with the table that it stands in."""
+        """Who is asked, in order, each with the table that it stands in; then those that are asked
+        only where they were chosen."""
         yield "provider", self.provider
-        for name in self.provider.fallbacks:
+        for name in dict.fromkeys((*self.provider.fallbacks, *self.providers)):
             yield f"providers.{name}", self.providers[name]
 
     def secrets(self) -> Iterator[str]:

@@ -12,7 +12,7 @@ from teaagentd.errors import StoreError
 from teaagentd.store import Store
 from teaagentd.store.transcripts import is_summary
 from teaagentd.store.values import Compaction, LiveHistory
-from teaagentd.types import Attempt, LLMMessage, SessionKey
+from teaagentd.types import LLMMessage, SessionKey
 
 _UNKNOWN_WINDOW = 8192
 _MOST_READY = 100
@@ -117,10 +117,10 @@ class Compactor:
         first, last = live.messages[0].id, live.messages[cut - 1].id
         assert first is not None
         assert last is not None
-        attempts: list[Attempt] = []
+        account = self._summariser.account(key, live.model)
         made = None
         try:
-            summary = await self._summariser.tell(key, live.messages[:cut], attempts, needed=needed)
+            summary = await self._summariser.tell(key, live.messages[:cut], account, needed=needed)
             if summary is not None:
                 made = Compaction(
                     key=key,
@@ -132,7 +132,11 @@ class Compactor:
                     turn_id=turn_id,
                 )
         finally:
-            done = await self._store.compact(made, attempts=attempts)
+            try:
+                done = await self._store.compact(made, attempts=account.attempts)
+            except StoreError:
+                await account.settle()
+                raise
         log.info("compacted", session=str(key), messages=cut, done=done)
         if made is not None and not done and turn_id is None:
             if len(self._ready) >= _MOST_READY:

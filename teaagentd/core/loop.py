@@ -413,14 +413,17 @@ class Loop:
     ) -> Commanded:
         """T7, then its effect in memory. The transaction has closed the turn already, so the
         stop holds whatever the turn's task does; cancelling it only frees what it holds."""
-        status = self.status_line(key)
+        command = replace(command, told=self.status_line(key))
+        if (prepare := self._services.prepare.get(command.name)) is not None:
+            command = await prepare(command, key)
         try:
             done = await self._store.command(
                 message,
                 key=key,
                 effect=command.effect,
-                reply=lambda outcome: answer(command, outcome, status),
+                reply=lambda outcome: answer(command, outcome),
                 closing=command.closing,
+                choice=command.choice,
                 note=self._services.session(key).note,
             )
         except StoreUnavailable:
@@ -481,14 +484,12 @@ class Loop:
     # -- who watches --------------------------------------------------------------------
 
     def on_activity(self, watcher: Callable[[Activity], None] | None) -> None:
-        """Install the one activity watcher, replacing any before it; None clears it. It is
-        called from turns: it must not block and must not call back into the loop. What it
-        raises is logged and does the turn no harm."""
+        """Install the one activity watcher in place of any before it; None clears it. It must not
+        block or call back into the loop. What it raises is logged and does a turn no harm."""
         self._feed.on_activity(watcher)
 
     async def last_channel(self) -> Address | None:
-        """Where the most recent external message came from, also before a restart; None before
-        the first one."""
+        """Where the newest external message came from, over restarts; None before the first."""
         return await self._store.last_address()
 
     def live(self) -> Sequence[Turn]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 import structlog
@@ -21,6 +21,7 @@ from teaagentd.agent.wording import (
     TIMED_OUT,
     spoken_span,
 )
+from teaagentd.commands import Prepare
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
 from teaagentd.core.compaction import Compactor
@@ -63,6 +64,8 @@ class TurnServices:
     memory: MemoryEngine | None = None
     timeout_s: float = 3600.0
     context_window: Callable[[], int | None] = lambda: None
+    prepare: Mapping[str, Prepare] = field(default_factory=dict)
+    """Who knows what a command answers and chooses, by its name."""
 
     def session(self, key: SessionKey) -> Session:
         return Session(key, store=self.store, write_note=self.context.note, memory=self.memory)
@@ -170,11 +173,13 @@ class Turn:
         return end
 
     def stop(self, *, closed: bool = True) -> None:
-        """Free what this turn holds. With `closed` the store has closed it already; without,
-        the store could not, and the turn closes itself as soon as it can."""
+        """Free what this turn holds. With `closed` the store has closed it already; without, the
+        store could not: what has begun closes itself when it can, what has not stays."""
+        if not closed and self._begun is None:
+            return
         self._leaving = "stopped"
         self._stopped_at = anyio.current_time()
-        if not closed and self._begun is not None:
+        if not closed:
             self._unclosed = (STOPPED, "stopped")
         self._scope.cancel()
         self._stopped.set()
@@ -233,6 +238,7 @@ class Turn:
             found = begun
             self._services.bus.claimed(self.key, [row.id for row in found.claimed])
         self._begun = found
+        self._runner.choose(found.model)
         self._services.announce(found.outbound)
         asked = {row.id for row in found.claimed}
         opened = [message for message in found.history if message.inbox_id in asked]

@@ -48,6 +48,10 @@ class AnthropicAdapter:
             timeouts=timeouts or Timeouts(),
         )
 
+    @property
+    def vision(self) -> bool:
+        return self._server.sees(self.model)
+
     async def warm(self) -> None:
         """Import the SDK and build the client now, in a worker thread, instead of at the first
         request. Idempotent; raises nothing of the network."""

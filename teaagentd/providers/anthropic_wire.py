@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import orjson
 
+from teaagentd.providers.attached import pictures, words
 from teaagentd.providers.wire import Body, Messages, Wire, budget, effort
 from teaagentd.transcript import SUMMARY_NOTE
-from teaagentd.types import LLMMessage, LLMRequest, ToolCall, ToolSpec
+from teaagentd.types import LLMMessage, LLMRequest, Picture, Shown, ToolCall, ToolSpec
 
 OUTPUT_TOKENS = 8192
 """The limit where none is set: this dialect demands one."""
@@ -30,10 +31,16 @@ class Turns(Messages):
     that `model` has signed before them, whole or not at all."""
 
     def __init__(
-        self, messages: Sequence[LLMMessage], *, model: str, thinking: bool = True
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        model: str,
+        shown: Mapping[str, Shown] | None = None,
+        thinking: bool = True,
     ) -> None:
-        super().__init__(messages)
+        super().__init__(messages, shown=shown)
         self._model = model
+        self._thinking = thinking
         self._thoughtful = _thoughtful(messages, model) if thinking else frozenset()
         self.characters += sum(len(messages[at].thinking or "") for at in self._thoughtful)
 
@@ -42,7 +49,11 @@ class Turns(Messages):
         return bool(self._thoughtful)
 
     def without_thinking(self) -> Messages:
-        return Turns(self._messages, model=self._model, thinking=False)
+        return Turns(self._messages, model=self._model, shown=self._shown, thinking=False)
+
+    def without_pictures(self, paths: Set[str]) -> Messages:
+        shown = {path: one for path, one in self._shown.items() if path not in paths}
+        return Turns(self._messages, model=self._model, shown=shown, thinking=self._thinking)
 
     @property
     def within_round(self) -> bool:
@@ -63,7 +74,7 @@ class Turns(Messages):
             role = speaks
             if at in self._thoughtful:
                 blocks.extend(signed(message))
-            blocks.extend(_blocks(message))
+            blocks.extend(_blocks(message, self._shown))
         if blocks:
             yield {"role": role, "content": blocks}
 
@@ -101,7 +112,7 @@ def signed(message: LLMMessage) -> list[Wire]:
 def messages_body(request: LLMRequest, *, model: str) -> Body:
     """The body of `request`, always streamed and with the prefix cached."""
     spoken = [message for message in request.messages if message.role != "system"]
-    turns = Turns(spoken, model=model)
+    turns = Turns(spoken, model=model, shown=request.shown)
     output = request.max_output_tokens or OUTPUT_TOKENS
     body: Body = {"model": model, "max_tokens": output, "stream": True}
     system: list[Wire] = [
@@ -137,21 +148,25 @@ def messages_body(request: LLMRequest, *, model: str) -> Body:
     return body
 
 
-def _blocks(message: LLMMessage) -> Iterator[Wire]:
+def _blocks(message: LLMMessage, shown: Mapping[str, Shown]) -> Iterator[Wire]:
+    text, seen = words(message, shown), [_picture(one) for one in pictures(message, shown)]
     if message.role == "tool":
         yield {
             "type": "tool_result",
             "tool_use_id": _name(message.tool_call_id or ""),
-            "content": message.content,
+            "content": [{"type": "text", "text": text}, *seen] if seen else text,
         }
         return
-    content = message.content
-    if message.role == "user" and message.note:
-        content = f"{message.note}\n\n{content}" if content else message.note
-    if content.strip():
-        yield {"type": "text", "text": content}
+    if text.strip():
+        yield {"type": "text", "text": text}
+    yield from seen
     for call in message.tool_calls:
         yield _use(call)
+
+
+def _picture(one: Picture) -> Wire:
+    source: Wire = {"type": "base64", "media_type": one.media_type, "data": one.data}
+    return {"type": "image", "source": source}
 
 
 def _use(call: ToolCall) -> Wire:

@@ -22,6 +22,7 @@ from teaagentd.errors import (
     RequestRefused,
 )
 from teaagentd.providers.options import ModelOptions
+from teaagentd.providers.prices import Prices, Unknown
 
 log = structlog.get_logger()
 
@@ -47,7 +48,12 @@ class Link:
     provider: str
     label: str
     """As people are told of it."""
+    name: str = ""
+    """By which it is chosen; links that differ in their key alone share it."""
+    on_request: bool = False
+    """Whether it is asked only where it was chosen."""
     options: ModelOptions = field(default_factory=ModelOptions)
+    prices: Prices = field(default_factory=Unknown)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +70,9 @@ class LinkStatus:
     """One link as `status` shows it. `rests_s` is None while it may be asked."""
 
     label: str
+    name: str
     model: str
+    on_request: bool
     rests_s: float | None
     reason: str | None
 
@@ -85,15 +93,15 @@ class Chain:
         link = Link(adapter=adapter, provider=adapter.name, label=adapter.name)
         return cls([link], clock=clock)
 
-    @property
-    def first(self) -> Link:
-        """Who would be asked now."""
-        return self.next(frozenset()) or self.links[0]
+    def first(self, choice: str | None = None) -> Link:
+        """Who would be asked now, where `choice` was chosen."""
+        return self.next(frozenset(), choice) or self.links[0]
 
-    def next(self, tried: Set[Link]) -> Link | None:
-        """Who is asked next when those `tried` have failed; None when nobody may be."""
+    def next(self, tried: Set[Link], choice: str | None = None) -> Link | None:
+        """Who is asked next when those `tried` have failed; None when nobody may be. Those with
+        the name `choice` come first."""
         found: dict[Firmness, Link] = {}
-        for link in self.links:
+        for link in self._in_order(choice):
             if link in tried:
                 continue
             rest = self._rest(link)
@@ -103,6 +111,13 @@ class Chain:
         if "short" in found:
             return found["short"]
         return None if tried else found.get("long")
+
+    def _in_order(self, choice: str | None) -> Iterable[Link]:
+        if choice is None:
+            return (link for link in self.links if not link.on_request)
+        chosen = [link for link in self.links if link.name == choice]
+        others = [link for link in self.links if link.name != choice and not link.on_request]
+        return (*chosen, *others)
 
     def failed(self, link: Link, error: ProviderError) -> frozenset[Link]:
         """Note that `link` did not answer. Returns those that need not be tried for the same
@@ -128,7 +143,8 @@ class Chain:
     def refusal(self) -> ProviderError:
         """What is said when nobody may be asked: the error of whoever may be asked first, with
         the time until then. No request was made for it."""
-        found = [rest for rest in map(self._rest, self.links) if rest is not None]
+        asked = (link for link in self.links if not link.on_request)
+        found = [rest for rest in map(self._rest, asked) if rest is not None]
         rest = min(found, key=lambda one: one.until)
         kind = type(rest.error)
         error = kind(str(rest.error), provider=rest.error.provider, status=rest.error.status)
@@ -144,7 +160,9 @@ class Chain:
             shown.append(
                 LinkStatus(
                     label=link.label,
+                    name=link.name,
                     model=link.adapter.model,
+                    on_request=link.on_request,
                     rests_s=None if rest is None else rest.until - now,
                     reason=None if rest is None else str(rest.error),
                 )

@@ -20,7 +20,14 @@ from teaagentd.abc import Clock, OnChunk
 from teaagentd.errors import ProviderError, ProviderUnavailable, RequestRefused
 from teaagentd.providers.calls import read_json
 from teaagentd.providers.failures import Refusal, error_from, mask, read_refusal, retry_after
-from teaagentd.providers.habits import SIGNATURE, Habits, without_thinking
+from teaagentd.providers.habits import (
+    DOUBT,
+    SIGNATURE,
+    Habits,
+    pictures_in,
+    without_pictures,
+    without_thinking,
+)
 from teaagentd.providers.thoughts import Spoken
 from teaagentd.providers.wire import Body, Pieces, encode
 from teaagentd.types import Attempt, FinishReason, LLMResponse, ToolCall, Usage
@@ -167,6 +174,7 @@ class ChatServer:
         model = str(body["model"])
         habits = self._habits.setdefault(model, Habits())
         attempts: list[Attempt] = []
+        doubted: frozenset[str] = frozenset()
         while True:
             sent = habits.fit(body)
             exchange = _Exchange(self, model, habits, purpose, on_chunk)
@@ -180,11 +188,22 @@ class ChatServer:
                     raise
                 if option == SIGNATURE:
                     body = {**body, "messages": without_thinking(body)}
+                elif option == DOUBT:
+                    doubted = pictures_in(sent)
+                    body = {**body, "messages": without_pictures(body)}
                 log.warning(
                     "provider_option_changed", provider=self.provider, model=model, option=option
                 )
             else:
+                habits.answered(sent)
+                if doubted:
+                    habits.answered_without(doubted)
                 return replace(response, attempts=(*attempts, *response.attempts))
+
+    def sees(self, model: str) -> bool:
+        """Whether a model may take pictures, as far as was found out here."""
+        habits = self._habits.get(model)
+        return habits is None or not habits.blind
 
 
 def _address(base_url: str) -> str:
@@ -371,14 +390,18 @@ class _Exchange:
         if failure.status is not None:
             refusal = read_refusal(failure.body, failure.status)
             wait = retry_after(failure.headers, self._server.clock.now_ms())
-            return self._refusal(
+            error = self._refusal(
                 refusal or Refusal(status=failure.status, code="", message=""), wait
             )
+            error.unbilled = True
+            return error
         text = mask(failure.text, secret)
         if failure.passing:
             if self._begun:
                 return ProviderUnavailable(f"{provider} broke off while answering: {text}")
-            return ProviderUnavailable(f"{self._server.place} cannot be reached: {text}")
+            away = ProviderUnavailable(f"{self._server.place} cannot be reached: {text}")
+            away.unbilled = failure.unsent
+            return away
         kind = type(problem).__name__
         log.error("provider_failed", provider=provider, error=kind)
         return RequestRefused(f"the request to {provider} could not be made: {kind}: {text}")

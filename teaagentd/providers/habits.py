@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass, field
 
-from teaagentd.errors import ProviderError
+from teaagentd.errors import ContextOverflow, ProviderError, RequestRefused
 from teaagentd.providers.wire import BUDGETS, Body, Messages, Wire, effort
 
 _OPTIONAL = (
@@ -22,9 +23,26 @@ _OPTIONAL = (
 SIGNATURE = "signature"
 """What `Habits.learn` calls a refusal of thinking whose signature does not fit. It is a matter of
 one history, not of the model."""
+PICTURES = "pictures"
+"""What it calls a refusal of pictures."""
+DOUBT = "pictures, perhaps"
+"""What it calls one that may be for the pictures: whether a request without them is taken shows."""
 _LIMITS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 _SIGNED = re.compile(r"signature|thinking.{0,40}cannot be modified", re.I)
 _MOST_OUTPUT = re.compile(r"max_tokens: \d+ > (\d+)")
+_BLIND = re.compile(
+    r"image_url|image[ _](?:input|content|url|modality)|input_image|type.{0,9}image|vision"
+    r"|multi-?modal|mmproj|(?:does|do) not support (?:the )?(?:image|picture|vision)"
+    r"|images? (?:is|are) not supported|support images?",
+    re.I,
+)
+_SPOILT = re.compile(
+    r"(?:could not|cannot|can't|failed to|unable to) (?:process|load|decode|read|identify|open)"
+    r".{0,20}image|image.{0,60}(?:too (?:large|many|big|small)|exceed|corrupt|invalid|malformed"
+    r"|truncated|dimension|unsupported)|(?:invalid|corrupt|unsupported|malformed|too many)"
+    r".{0,20}(?:image|base64)",
+    re.I,
+)
 _UNKNOWN = re.compile(
     r"unsupported|not supported|unrecogni[sz]ed|unknown|unexpected|not permitted|extra", re.I
 )
@@ -47,6 +65,12 @@ class Habits:
     most_output: int | None = None
     other_thinking: bool = False
     """Whether the model wants to be asked for thinking in the other of two ways."""
+    blind: bool = False
+    """Whether it takes no pictures."""
+    spoilt: set[str] = field(default_factory=set)
+    """Pictures that it cannot read, though it reads others."""
+    read: set[str] = field(default_factory=set)
+    """Pictures that it has taken."""
 
     def fit(self, body: Body) -> Body:
         """`body` as this model takes it."""
@@ -54,18 +78,59 @@ class Habits:
         for name, value in body.items():
             if name in self.refused:
                 continue
-            if isinstance(value, Messages) and self.reasoning:
-                value = value.with_reasoning()
+            if isinstance(value, Messages):
+                value = self._fit_messages(value)
             if name == "max_tokens" and self.most_output is not None:
                 value = _at_most(value, self.most_output)
             sent[(self.limit_name or name) if name in _LIMITS else name] = value
         return other_thinking(sent) if self.other_thinking else sent
 
+    def _fit_messages(self, messages: Messages) -> Messages:
+        if self.reasoning:
+            messages = messages.with_reasoning()
+        pictures = messages.pictures
+        if not pictures:
+            return messages
+        left_out = pictures if self.blind else pictures & self.spoilt
+        return messages.without_pictures(left_out) if left_out else messages
+
     def learn(self, problem: ProviderError, sent: Body) -> str | None:
         """What the next request can do otherwise after `problem`: the field that was changed, or
         None. No field is changed more often than there are ways to send it."""
-        if problem.status not in (400, 422) or problem.streamed:
+        if problem.streamed:
             return None
+        option = self._option(problem, sent) if problem.status in (400, 422) else None
+        return option or self._of_pictures(problem, sent)
+
+    def answered(self, sent: Body) -> None:
+        """It has taken `sent`."""
+        self.read |= pictures_in(sent)
+
+    def answered_without(self, left_out: Set[str]) -> None:
+        """It has taken a request when these pictures were left out of it, and none with them."""
+        if self.read:
+            self.spoilt |= left_out
+        else:
+            self.blind = True
+
+    def _of_pictures(self, problem: ProviderError, sent: Body) -> str | None:
+        pictures, text = pictures_in(sent), str(problem)
+        overlong = isinstance(problem, ContextOverflow)
+        if not pictures or problem.status not in (400, 404, 413, 415, 422, 500, 501):
+            return None
+        fresh = pictures - self.read
+        if problem.status == 413 or (_SPOILT.search(text) and not overlong):
+            self.spoilt |= fresh or pictures
+        elif overlong:
+            return None
+        elif _BLIND.search(text):
+            self.blind = True
+        else:
+            doubtful = fresh and isinstance(problem, RequestRefused) and problem.status != 404
+            return DOUBT if doubtful else None
+        return PICTURES
+
+    def _option(self, problem: ProviderError, sent: Body) -> str | None:
         text = str(problem)
         if _SIGNED.search(text) and _has_thinking(sent):
             return SIGNATURE
@@ -97,6 +162,19 @@ def _at_most(value: object, most: int) -> int:
 def _has_thinking(sent: Body) -> bool:
     messages = sent.get("messages")
     return isinstance(messages, Messages) and messages.thinks
+
+
+def pictures_in(sent: Body) -> frozenset[str]:
+    """The paths of the pictures that go out with `sent`."""
+    messages = sent.get("messages")
+    return messages.pictures if isinstance(messages, Messages) else frozenset()
+
+
+def without_pictures(body: Body) -> Messages:
+    """The messages of `body` without any picture."""
+    messages = body["messages"]
+    assert isinstance(messages, Messages)
+    return messages.without_pictures(messages.pictures)
 
 
 def without_thinking(body: Body) -> Messages:

@@ -67,6 +67,7 @@ class LocalAdapter:
         self.name = name
         self.model = model_file.model_name(model)
         self.small = model is None
+        self.vision = False
         self._window = context_window or model_file.DEFAULT_WINDOW
         self.context_window = context_window if model else self._window
         self._path = model

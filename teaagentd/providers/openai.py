@@ -53,6 +53,10 @@ class OpenAIAdapter:
         self._limit_name = "max_completion_tokens" if _is_openai(base_url) else "max_tokens"
         self._router = _is_at(base_url, "openrouter.ai")
 
+    @property
+    def vision(self) -> bool:
+        return self._server.sees(self.model)
+
     async def warm(self) -> None:
         """Import the SDK and build the client now, in a worker thread, instead of at the first
         request. Idempotent; raises nothing of the network."""

@@ -151,6 +151,8 @@ class Failure:
         if isinstance(problem, errors.connection) and isinstance(problem.__cause__, Exception):
             cause = problem.__cause__
         self.text = str(cause) or type(cause).__name__
+        self.unsent = isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout)
+        """Whether the server never saw the request."""
         response = getattr(problem, "response", None)
         if isinstance(problem, errors.status) and isinstance(response, httpx2.Response):
             self.status = response.status_code

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence, Set
 from typing import TypeAlias
 
 import orjson
 
+from teaagentd.providers.attached import pictures, words
 from teaagentd.transcript import clean_text
 from teaagentd.types import (
     Effort,
     JsonObject,
     LLMMessage,
     LLMRequest,
+    Picture,
     Reasoning,
+    Shown,
     ToolCall,
     ToolSpec,
 )
@@ -24,26 +27,44 @@ LARGE = 1_000_000
 """Characters of its messages from which on a request is written while it is sent."""
 _PIECE = 64 * 1024
 _OPENING = b'"messages":['
+BROUGHT = "[These are the pictures that the tools brought.]"
 
 
 class Messages:
-    """The messages of a request, each written when it is asked for. With `reasoning` each call
-    goes out with what the model thought before it, be it nothing."""
+    """The messages of a request, each written when it is asked for, with what of its files is
+    `shown`. With `reasoning` each call goes out with what the model thought before it, be it
+    nothing."""
 
-    def __init__(self, messages: Sequence[LLMMessage], *, reasoning: bool = False) -> None:
+    def __init__(
+        self,
+        messages: Sequence[LLMMessage],
+        *,
+        shown: Mapping[str, Shown] | None = None,
+        reasoning: bool = False,
+    ) -> None:
         self._messages = messages
+        self._shown = shown or {}
         self._reasoning = reasoning
         self.characters = sum(len(one.content) for one in messages)
+        self.characters += sum(map(_length, self._shown.values()))
 
     def __iter__(self) -> Iterator[dict[str, Wire]]:
+        brought: list[Picture] = []
         for message in self._messages:
-            written = _message(message)
+            if brought and message.role != "tool":
+                yield _brought(brought)
+                brought = []
+            written = _message(message, self._shown)
             if self._reasoning and message.tool_calls:
                 written["reasoning_content"] = message.reasoning or ""
             yield written
+            if message.role == "tool":
+                brought += pictures(message, self._shown)
+        if brought:
+            yield _brought(brought)
 
     def with_reasoning(self) -> Messages:
-        return Messages(self._messages, reasoning=True)
+        return Messages(self._messages, shown=self._shown, reasoning=True)
 
     @property
     def thinks(self) -> bool:
@@ -52,6 +73,20 @@ class Messages:
 
     def without_thinking(self) -> Messages:
         return self
+
+    @property
+    def pictures(self) -> frozenset[str]:
+        """The paths of the pictures that go out with them."""
+        return frozenset(path for path, one in self._shown.items() if isinstance(one, Picture))
+
+    def without_pictures(self, paths: Set[str]) -> Messages:
+        """The same without the pictures at `paths`."""
+        kept = {path: one for path, one in self._shown.items() if path not in paths}
+        return Messages(self._messages, shown=kept, reasoning=self._reasoning)
+
+
+def _length(one: Shown) -> int:
+    return len(one.data if isinstance(one, Picture) else one)
 
 
 class Pieces:
@@ -134,7 +169,7 @@ def request_body(
     takes a limit of the thinking in tokens too."""
     body: Body = {
         "model": model,
-        "messages": Messages(request.messages),
+        "messages": Messages(request.messages, shown=request.shown),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -159,12 +194,12 @@ def request_body(
     return body
 
 
-def _message(message: LLMMessage) -> dict[str, Wire]:
+def _message(message: LLMMessage, shown: Mapping[str, Shown]) -> dict[str, Wire]:
     if message.role == "tool":
         return {
             "role": "tool",
             "tool_call_id": message.tool_call_id,
-            "content": message.content,
+            "content": words(message, shown),
         }
     if message.role == "assistant" and message.tool_calls:
         return {
@@ -172,10 +207,22 @@ def _message(message: LLMMessage) -> dict[str, Wire]:
             "content": message.content or None,
             "tool_calls": [_call(call) for call in message.tool_calls],
         }
-    content = message.content
-    if message.note:
-        content = f"{message.note}\n\n{content}" if content else message.note
-    return {"role": message.role, "content": content}
+    text = words(message, shown)
+    seen = list(pictures(message, shown))
+    return {"role": message.role, "content": _parts(text, seen) if seen else text}
+
+
+def _brought(seen: Sequence[Picture]) -> dict[str, Wire]:
+    """In this dialect the result of a tool is text; what it shows follows the results."""
+    return {"role": "user", "content": _parts(BROUGHT, seen)}
+
+
+def _parts(text: str, seen: Sequence[Picture]) -> list[Wire]:
+    parts: list[Wire] = [{"type": "text", "text": text}] if text else []
+    for one in seen:
+        url = f"data:{one.media_type};base64,{one.data}"
+        parts.append({"type": "image_url", "image_url": {"url": url}})
+    return parts
 
 
 def _call(call: ToolCall) -> dict[str, Wire]:

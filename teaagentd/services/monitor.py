@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import anyio
@@ -41,9 +41,11 @@ class Monitor:
         clock: Clock,
         state_file: Path,
         on_lost: Callable[[str], None],
+        look_besides: Callable[[], Awaitable[None]] | None = None,
         step_s: float = STEP_S,
     ) -> None:
-        """`on_lost` is called when the database file is not there any more, with what is known."""
+        """`on_lost` is called when the database file is not there any more, with what is known;
+        `look_besides` at each look. It may raise `StoreError`."""
         self._alerts = alerts
         self._store = store
         self._dispatcher = dispatcher
@@ -51,6 +53,7 @@ class Monitor:
         self._clock = clock
         self._state_file = state_file
         self._on_lost = on_lost
+        self._look_besides = look_besides
         self._step_s = step_s
         self._identity: tuple[int, int] | None = None
         self._due = anyio.Event()
@@ -86,6 +89,8 @@ class Monitor:
         await self._look_at_file()
         self._look_at_channels()
         await self._look_at_queues()
+        if self._look_besides is not None:
+            await self._look_besides()
 
     async def _look_at_disk(self) -> None:
         folder = self._state_file.parent

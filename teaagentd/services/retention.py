@@ -4,7 +4,7 @@ back, a little at a time so that no turn waits."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +41,17 @@ class Retention:
     """Deletes only by a clock that has been steady for a day where it is far ahead of everything
     that is known: one that jumps must not empty the store."""
 
-    def __init__(self, *, store: Store, clock: Clock, keep: Callable[[], Keep], logs: Path) -> None:
-        """`keep` is asked each time."""
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        keep: Callable[[], Keep],
+        logs: Path,
+        sweep_files: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`keep` is asked each time; `sweep_files` removes the files that no message names."""
+        self._sweep_files = sweep_files
         self._store = store
         self._clock = clock
         self._keep = keep
@@ -102,6 +111,7 @@ class Retention:
             await admin.sweep_texts(_before(now, keep.outbox), self._breathe)
         if keep.logs is not None:
             await anyio.to_thread.run_sync(_sweep_logs, self._logs, keep.logs)
+        await self._sweep_files()
         freed = await admin.shrink(self._breathe)
         log.info("swept", pages_freed=freed)
 

@@ -121,6 +121,10 @@ class StoreAdmin:
 
         return await self._database.read(read)
 
+    async def named_files(self) -> Collection[str]:
+        """The files that a message names, wherever it stands."""
+        return await self._database.read(desk.named_files)
+
     # -- writes -------------------------------------------------------------------------
 
     async def drop_row(
@@ -179,6 +183,18 @@ class StoreAdmin:
     async def swept_at(self) -> int | None:
         """When old rows were looked for last."""
         return await self._database.read(retention.swept)
+
+    async def choose(self, key: SessionKey | None, model: str | None) -> None:
+        """Have a model asked first in one session, or in all, whatever they chose; None is as
+        configured."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            session = None
+            if key is not None:
+                session = sessions.ensure(connection, key, self._now(), listed=False).id
+            sessions.choose(connection, session, model)
+
+        await self._database.write("A9.choose", write)
 
     async def note_sweep(self) -> None:
         """Old rows are looked for now."""

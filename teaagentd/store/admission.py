@@ -12,6 +12,7 @@ from teaagentd.store import ending, inbox, outbox, sessions, transcripts, turns
 from teaagentd.store.sessions import SessionRow
 from teaagentd.store.values import (
     Accepted,
+    Choice,
     Commanded,
     CommandEffect,
     CommandOutcome,
@@ -32,6 +33,8 @@ class Order:
     reply: Callable[[CommandOutcome], str]
     closing: str
     note: NoteRenderer
+    choice: Choice | None = None
+    """For the effect `choose`."""
 
 
 def accept(
@@ -132,7 +135,11 @@ def _carry_out(
 ) -> _Done:
     """The command's effect: the running turn closed, or what waits; then the new generation."""
     turn = waiting = None
-    if order.effect != "none":
+    if order.choice is not None:
+        sessions.choose(
+            connection, None if order.choice.for_all else session.id, order.choice.model
+        )
+    if order.effect in ("stop", "new"):
         turn = turns.running_in(connection, session.id)
         if turn is None and order.effect == "stop":
             turn = waiting = _take_up_waiting(connection, order, session, now)

@@ -105,7 +105,11 @@ def _close(
     connection: sqlite3.Connection, turn: TurnRow, call: OpenCall, result: ToolResult, now: int
 ) -> None:
     message = LLMMessage(
-        role="tool", content=result.content, tool_call_id=call.call_id, name=call.name
+        role="tool",
+        content=result.content,
+        tool_call_id=call.call_id,
+        name=call.name,
+        attachments=result.attachments,
     )
     transcripts.append_result(connection, turn, message, call.place, call.position, now)
     connection.execute(_FINISH, (result.status, now, call.id))

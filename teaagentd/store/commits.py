@@ -24,6 +24,9 @@ COMMITS: Final = (
     "T7.command",
     "T7.revoke",
     "T8.compact",
+    "B1.reserve",
+    "B2.settle",
+    "B3.resolve",
     "A1.drop_row",
     "A2.retry_letter",
     "A3.drop_letter",
@@ -32,6 +35,7 @@ COMMITS: Final = (
     "A6.raise_alert",
     "A7.clear_alert",
     "A8.sweep",
+    "A9.choose",
 )
-"""In the order of a message's life, then what an operator does with what is kept. The writer
-refuses any other name."""
+"""In the order of a message's life, then the books, then what an operator does with what is kept.
+The writer refuses any other name."""

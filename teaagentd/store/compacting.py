@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from teaagentd.store import sessions, transcripts, turns, usage
+from teaagentd.store import ledger, sessions, transcripts, turns
 from teaagentd.store.values import Compaction
 from teaagentd.types import Attempt
 
@@ -33,8 +33,8 @@ def compact(
     """Begin the live history with the summary, followed by what comes after its last message.
     False, with only `attempts` booked, if the history is no longer the one that was summarised,
     if a turn other than the one that asks is at work on it, or without a compaction."""
-    usage.book(connection, attempts, None)
     session = sessions.find(connection, compaction.key) if compaction is not None else None
+    ledger.book(connection, attempts, ledger.of_session(session))
     if compaction is None or session is None or session.generation != compaction.generation:
         return False
     running = turns.running_in(connection, session.id)

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from teaagentd.store import transcripts
+from teaagentd.store.codec import load_attachments
 from teaagentd.store.outbox import DROPPED
 from teaagentd.store.values import Found, InboxEntry, OutboxEntry
 from teaagentd.types import Address, SessionKey
@@ -32,10 +33,23 @@ _STRETCH = """
     SELECT m.id, s.key, m.created_at, m.content FROM messages m JOIN sessions s ON s.id = m.session
     WHERE m.id <= ? AND m.id > ? AND m.position >= 0 AND s.listed = 1 ORDER BY m.id DESC
 """
+_FILES = tuple(
+    f"SELECT attachments FROM {table} WHERE attachments IS NOT NULL"
+    for table in ("inbox", "messages")
+)
 STRETCH = 20_000
 """Messages that one look reads, so that none takes long."""
 STRETCH_CHARACTERS = 20_000_000
 """The same, of their texts."""
+
+
+def named_files(connection: sqlite3.Connection) -> frozenset[str]:
+    """The paths of the files that messages name, those that wait and those that were answered."""
+    found: set[str] = set()
+    for statement in _FILES:
+        for (text,) in connection.execute(statement):
+            found.update(one.path for one in load_attachments(text))
+    return frozenset(found)
 
 
 def inbox_entries(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from teaagentd.store import calls, ending, inbox, sessions, transcripts, turns, usage
+from teaagentd.store import calls, ending, inbox, ledger, sessions, transcripts, turns
 from teaagentd.store.recent import KnownHistory
 from teaagentd.store.turns import TurnRow
 from teaagentd.store.values import Begun, Closed, Folded, NewTurn, NoteRenderer
@@ -65,7 +65,7 @@ def begin(
         claimed, added = _take_in(connection, turn, waiting, intake, history, now)
     else:
         added = transcripts.append(connection, turn, (new.opening,), now)
-    return _begun(turn, 1, (*history, *added), claimed, outbound)
+    return _begun(connection, turn, 1, (*history, *added), claimed, outbound)
 
 
 def _close_left_over(
@@ -104,13 +104,15 @@ def resume(
     if notice is not None:
         told, _ = ending.say(connection, turn, "notice", notice, pull=pull, now=now)
     history = transcripts.history(connection, turn.session) if turn.keeps_messages else ()
-    return _begun(turn, attempt, history, inbox.unanswered(connection, turn.number), told)
+    return _begun(
+        connection, turn, attempt, history, inbox.unanswered(connection, turn.number), told
+    )
 
 
 def park(connection: sqlite3.Connection, turn_id: str, attempts: Sequence[Attempt]) -> None:
     """A planned end of the process: taking the turn up again does not count. Raises `TurnEnded`."""
     turn = turns.fence(connection, turn_id)
-    usage.book(connection, attempts, turn.number)
+    ledger.book(connection, attempts, ledger.of_turn(turn))
     turns.park(connection, turn)
 
 
@@ -176,7 +178,7 @@ def fence_and_book(
 ) -> TurnRow | None:
     """Book `attempts`, which were made whatever became of the turn; the turn if it may write."""
     found = turns.find(connection, turn_id)
-    usage.book(connection, attempts, found[0].number if found else None)
+    ledger.book(connection, attempts, ledger.of_turn(found[0]) if found else ledger.NOBODY)
     return found[0] if found and found[1] else None
 
 
@@ -211,6 +213,7 @@ def _take_in(
 
 
 def _begun(
+    connection: sqlite3.Connection,
     turn: TurnRow,
     attempt: int,
     history: tuple[LLMMessage, ...],
@@ -226,4 +229,5 @@ def _begun(
         history=history,
         claimed=claimed,
         outbound=outbound,
+        model=sessions.chosen(connection, turn.session.id),
     )

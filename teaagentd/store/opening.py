@@ -36,7 +36,18 @@ _PRAGMAS = (
     f"journal_size_limit = {_LOG_LIMIT_BYTES}",
 )
 _NO_INDEX = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL)
-_TABLES = ("store", "sessions", "turns", "messages", "calls", "inbox", "outbox", "usage", "alerts")
+_TABLES = (
+    "store",
+    "sessions",
+    "turns",
+    "messages",
+    "calls",
+    "inbox",
+    "outbox",
+    "usage",
+    "reservations",
+    "alerts",
+)
 _PROBES = tuple(f"SELECT max(rowid) FROM {table}" for table in _TABLES)
 
 

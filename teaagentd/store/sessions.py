@@ -18,6 +18,11 @@ _RENEW = """
         SELECT coalesce(max(place), 0) + 1 FROM messages WHERE session = sessions.id
     )) WHERE id = ?
 """
+_CHOOSE = "UPDATE sessions SET model = ? WHERE id = ?"
+_CHOOSE_FOR_ALL = "UPDATE store SET model = ?"
+_FORGET_CHOICES = "UPDATE sessions SET model = NULL WHERE model IS NOT NULL"
+_CHOSEN = "SELECT coalesce(model, (SELECT model FROM store)) FROM sessions WHERE id = ?"
+_CHOSEN_FOR_ALL = "SELECT model FROM store"
 _BEGIN_AT = "UPDATE sessions SET live_from = ? WHERE id = ?"
 # The page is chosen first: what is counted is counted for its sessions alone.
 _RECORDS = """
@@ -92,6 +97,25 @@ def begin_history_at(connection: sqlite3.Connection, session: int, place: int) -
 def touch(connection: sqlite3.Connection, session: int, now: int) -> None:
     """Something begins in the session: it moves to the head of the list."""
     connection.execute(_TOUCH, (now, session))
+
+
+def choose(connection: sqlite3.Connection, session: int | None, model: str | None) -> None:
+    """Have `model` asked first in a session, or in all of them, whatever was chosen there; None
+    takes the choice back."""
+    if session is not None:
+        connection.execute(_CHOOSE, (model, session))
+        return
+    connection.execute(_CHOOSE_FOR_ALL, (model,))
+    connection.execute(_FORGET_CHOICES)
+
+
+def chosen(connection: sqlite3.Connection, session: int | None) -> str | None:
+    """The model that is asked first in a session, or in those that have chosen none."""
+    if session is not None:
+        (model,) = connection.execute(_CHOSEN, (session,)).fetchone()
+    else:
+        (model,) = connection.execute(_CHOSEN_FOR_ALL).fetchone()
+    return None if model is None else str(model)
 
 
 def records(

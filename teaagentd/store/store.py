@@ -25,6 +25,7 @@ from teaagentd.store import (
 )
 from teaagentd.store.admin import StoreAdmin
 from teaagentd.store.admission import Order
+from teaagentd.store.books import StoreBooks
 from teaagentd.store.database import Database
 from teaagentd.store.lifecycle import Intake
 from teaagentd.store.recent import RecentHistories
@@ -33,6 +34,7 @@ from teaagentd.store.totals import Counting, Totals
 from teaagentd.store.values import (
     Accepted,
     Begun,
+    Choice,
     Closed,
     Commanded,
     CommandEffect,
@@ -98,6 +100,7 @@ class Store:
         self.admin = StoreAdmin(
             database, clock=clock, pull_channels=pull_channels, recent=self._recent
         )
+        self.books = StoreBooks(database)
         self._counting = Counting()
         self._counts = anyio.Lock()
 
@@ -161,6 +164,8 @@ class Store:
         reply: Callable[[CommandOutcome], str],
         closing: str,
         note: NoteRenderer,
+        *,
+        choice: Choice | None = None,
     ) -> Commanded:
         """T7. Deduplicated as `accept`, never refused for a full inbox.
 
@@ -170,7 +175,14 @@ class Store:
         answers its rows too. `message` None is a stop from outside: no row, no reply. `reply`
         and `note` run in the transaction. Raises `ExternalIdConflict`.
         """
-        order = Order(key=clean_key(key), effect=effect, reply=reply, closing=closing, note=note)
+        order = Order(
+            key=clean_key(key),
+            effect=effect,
+            reply=reply,
+            closing=closing,
+            note=note,
+            choice=choice,
+        )
         return await self._write(
             "T7.command",
             lambda connection: admission.command(
@@ -230,6 +242,7 @@ class Store:
         await self._write(
             "T1.park", lambda connection: lifecycle.park(connection, turn_id, attempts)
         )
+        self._booked(attempts)
 
     # -- T2 and T3: rounds of calls -----------------------------------------------------
 
@@ -255,6 +268,7 @@ class Store:
                 now=self._now(),
             ),
         )
+        self._booked(attempts)
         if texts is None:
             raise TurnEnded(turn_id)
         return texts
@@ -315,6 +329,7 @@ class Store:
                 now=self._now(),
             ),
         )
+        self._booked(attempts)
         if result is None:
             raise TurnEnded(turn_id)
         return result
@@ -337,6 +352,7 @@ class Store:
                 now=self._now(),
             ),
         )
+        self._booked(attempts)
         if closed is None:
             raise TurnEnded(turn_id)
         return closed
@@ -393,12 +409,18 @@ class Store:
         """T8. The summary takes the place of what it tells of; the transcript keeps that. False,
         and nothing but `attempts` booked, if the history has changed its beginning meanwhile or
         another turn is at work on it, or if none came of the attempts."""
-        return await self._write(
+        done = await self._write(
             "T8.compact",
             lambda connection: compacting.compact(
                 connection, compaction, attempts=attempts, now=self._now()
             ),
         )
+        self._booked(attempts)
+        return done
+
+    def _booked(self, attempts: Sequence[Attempt]) -> None:
+        if attempts:
+            self.books.on_booked()
 
     # -- reads --------------------------------------------------------------------------
 
@@ -409,6 +431,15 @@ class Store:
     async def undelivered_channels(self) -> tuple[str, ...]:
         """The channels that `undelivered` has something for, configured or not."""
         return await self._read(outbox.channels)
+
+    async def chosen(self, key: SessionKey | None) -> str | None:
+        """The model that is asked first in a session, or in those that have chosen none."""
+
+        def read(connection: sqlite3.Connection) -> str | None:
+            session = sessions.find(connection, key) if key is not None else None
+            return sessions.chosen(connection, session.id if session else None)
+
+        return await self._read(read)
 
     async def replies(
         self, key: SessionKey | None, *, after: int, limit: int = 100
@@ -491,7 +522,12 @@ class Store:
             first = transcripts.first_of(connection, running) if running is not None else None
             ids = [message.id for message in messages]
             settled = ids.index(first) if first in ids else len(ids)
-            return LiveHistory(generation=session.generation, messages=messages, settled=settled)
+            return LiveHistory(
+                generation=session.generation,
+                messages=messages,
+                settled=settled,
+                model=sessions.chosen(connection, session.id),
+            )
 
         return await self._read(read)
 

@@ -40,7 +40,8 @@ _RECORD = """
         count(u.input_tokens), sum(u.input_tokens), count(u.cached_tokens), sum(u.cached_tokens),
         count(u.output_tokens), sum(u.output_tokens),
         count(u.reasoning_tokens), sum(u.reasoning_tokens),
-        count(u.cache_write_tokens), sum(u.cache_write_tokens)
+        count(u.cache_write_tokens), sum(u.cache_write_tokens),
+        count(u.cost), sum(u.cost), max(u.estimated)
     FROM turns t JOIN sessions s ON s.id = t.session LEFT JOIN usage u ON u.turn = t.number
     WHERE t.id = ? GROUP BY t.number
 """
@@ -151,7 +152,7 @@ def record(connection: sqlite3.Connection, turn_id: str) -> TurnRecord | None:
     # A sum is known only if every member is.
     sums = [
         (total or 0) if known == requests else None
-        for known, total in zip(row[10::2], row[11::2], strict=True)
+        for known, total in zip(row[10:22:2], row[11:22:2], strict=True)
     ]
     return TurnRecord(
         id=row[0],
@@ -171,6 +172,8 @@ def record(connection: sqlite3.Connection, turn_id: str) -> TurnRecord | None:
             reasoning_tokens=sums[3],
             cache_write_tokens=sums[4],
         ),
+        cost=sums[5],
+        estimated=bool(row[22]),
     )
 
 

@@ -55,6 +55,8 @@ class Begun:
     claimed: tuple[InboxRow, ...]
     outbound: tuple[OutboundMessage, ...] = ()
     """The notices that a resumption told its people."""
+    model: str | None = None
+    """The model that is asked first, where one was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +67,8 @@ class LiveHistory:
     messages: tuple[LLMMessage, ...]
     settled: int
     """How many of them came before the turn that is at work; all, where none is."""
+    model: str | None = None
+    """The model that is asked first, where one was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +114,16 @@ class RunningTurn:
     parked: bool
 
 
-CommandEffect = Literal["none", "stop", "new"]
+CommandEffect = Literal["none", "stop", "new", "choose"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The model that is asked first from now on, by its name in the configuration; None is as
+    configured."""
+
+    model: str | None
+    for_all: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,6 +235,10 @@ class TurnRecord:
     """Attempts booked to it."""
     usage: Usage
     """Their sum; None where one of them is unknown."""
+    cost: int | None
+    """Their sum, in billionths of a US dollar; None where one of them is unknown."""
+    estimated: bool
+    """Whether an estimate is among them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -292,3 +309,47 @@ class Removed:
     """Every session that lost something."""
     waiting: tuple[PendingKey, ...] = ()
     """The accepted messages among them that no turn had claimed."""
+
+
+LimitScope = Literal["turn", "session", "day", "month"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Payer:
+    """For whom a request is made; None is for nobody in particular."""
+
+    turn_id: str | None = None
+    key: SessionKey | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """A cap on what requests may come to: `most` billionths of a US dollar, or tokens. Those of a
+    day or month began from `since_ms` on and before `until_ms`."""
+
+    scope: LimitScope
+    unit: Literal["cost", "tokens"]
+    most: int
+    since_ms: int = 0
+    until_ms: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Level:
+    """How far a limit is used up: by requests that are over, and by what is set aside for those
+    that are under way."""
+
+    limit: Limit
+    spent: int
+    held: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reserving:
+    """What was set aside, under `id`. None with `refused`: that limit is reached. None without:
+    there is no room beside what others have set aside, and to be tried again when some of that
+    is booked."""
+
+    id: int | None
+    levels: tuple[Level, ...]
+    refused: Level | None = None

@@ -11,11 +11,14 @@ from starlette.routing import Route
 from teaagentd.web import reading
 from teaagentd.web.desk import Desk
 from teaagentd.web.events import KEEP_ALIVE_S, EventStream
+from teaagentd.web.files import Files
 from teaagentd.web.messages import Messages
+from teaagentd.web.models import ModelChoice
 from teaagentd.web.problems import HANDLERS
 from teaagentd.web.served import Served
 from teaagentd.web.sessions import Sessions
 from teaagentd.web.status import Status
+from teaagentd.web.usage import Usage
 from teaagentd.web.waits import LongWaits
 
 
@@ -39,10 +42,12 @@ def create_app(
 ) -> Starlette:
     """The API of `daemon`. `waits` ends its streams and long polls; an event stream says
     something every `keep_alive_s` seconds."""
-    messages = Messages(daemon, waits)
+    files = Files(daemon)
+    messages = Messages(daemon, waits, files)
     sessions = Sessions(daemon)
     status = Status(daemon)
     desk = Desk(daemon)
+    models = ModelChoice(daemon)
 
     async def events(request: Request) -> Response:
         key = reading.key_in_query(request)
@@ -61,6 +66,8 @@ def create_app(
     app = Starlette(
         routes=[
             Route("/v1/messages", messages.post, methods=post),
+            Route("/v1/files", files.keep, methods=post),
+            Route("/v1/files/{id}", files.fetch, methods=get),
             Route("/v1/replies", messages.replies, methods=get),
             Route("/v1/events", events, methods=get),
             Route("/v1/sessions", sessions.list, methods=get),
@@ -77,6 +84,9 @@ def create_app(
             Route("/v1/outbox/{id}/drop", desk.drop_letter, methods=post),
             Route("/v1/search", desk.search, methods=get),
             Route("/v1/erase", desk.erase, methods=post),
+            Route("/v1/models", models.list, methods=get),
+            Route("/v1/models/choice", models.choose, methods=post),
+            Route("/v1/usage", Usage(daemon).show, methods=get),
             Route("/v1/status", status.show, methods=get),
             Route("/v1/shutdown", status.shut_down, methods=post),
             Route("/healthz", status.health, methods=get),

@@ -89,7 +89,7 @@ class Desk:
         key = reading.key_in_path(request, _BEFORE_KEY)
         assert key is not None
         only_count = request.query_params.get("only_count") == "true"
-        return self._removed(
+        return await self._removed(
             await _possible(self._admin.delete_session(key, only_count=only_count)), only_count
         )
 
@@ -103,13 +103,14 @@ class Desk:
         if not isinstance(only_count, bool):
             raise invalid("only_count", "must be true or false")
         removed = await _possible(self._admin.erase(_target(values), only_count=only_count))
-        return self._removed(removed, only_count)
+        return await self._removed(removed, only_count)
 
-    def _removed(self, removed: Removed, only_count: bool) -> Response:
+    async def _removed(self, removed: Removed, only_count: bool) -> Response:
         if not only_count:
             for pending in removed.waiting:
                 self._daemon.bus.forget(pending.key, pending.ids)
             self._daemon.feed.recent.forget(removed.keys)
+            await self._daemon.intake.sweep()
         return JSONAnswer(views.removed(removed))
 
 

@@ -9,22 +9,25 @@ from starlette.responses import Response
 from teaagentd.errors import StoreDamaged, StoreError, StoreUnavailable
 from teaagentd.store.store import PULL_CHANNELS
 from teaagentd.store.values import Accepted
-from teaagentd.types import DEFAULT_CHANNEL, InboundMessage, OutboundMessage, SessionKey
+from teaagentd.types import DEFAULT_CHANNEL, Attachment, InboundMessage, OutboundMessage, SessionKey
 from teaagentd.web import reading, views
+from teaagentd.web.files import Files
 from teaagentd.web.problems import Problem, invalid
 from teaagentd.web.served import Served
 from teaagentd.web.views import JSONAnswer
 from teaagentd.web.waits import LongWaits
 
 LONGEST_WAIT_S = 60.0
-_FIELDS = frozenset({"channel", "chat_id", "sender_id", "content", "external_id"})
+_FIELDS = frozenset({"channel", "chat_id", "sender_id", "content", "external_id", "attachments"})
 
 
 class Messages:
     """What stands under `/v1/messages`, `/v1/replies` and `/v1/inbox`."""
 
-    def __init__(self, daemon: Served, waits: LongWaits) -> None:
+    def __init__(self, daemon: Served, waits: LongWaits, files: Files) -> None:
         self._bus = daemon.bus
+        self._intake = daemon.intake
+        self._files = files
         self._store = daemon.store
         self._dispatcher = daemon.dispatcher
         self._waits = waits
@@ -32,9 +35,12 @@ class Messages:
     async def post(self, request: Request) -> Response:
         """202 once it is kept."""
         values = reading.parse_object(await reading.read_body(request))
-        return _accepted(await self._bus.publish(self._message(values)))
+        attachments = await self._files.named(values)
+        return _accepted(await self._intake.publish(self._message(values, attachments)))
 
-    def _message(self, values: reading.Values) -> InboundMessage:
+    def _message(
+        self, values: reading.Values, attachments: tuple[Attachment, ...]
+    ) -> InboundMessage:
         if unknown := values.keys() - _FIELDS:
             raise invalid(min(unknown), "there is no such field")
         channel = reading.identifier(values, "channel") or DEFAULT_CHANNEL
@@ -46,7 +52,7 @@ class Messages:
         content = reading.text(values, "content")
         if content is None:
             raise invalid("content", "is missing")
-        if not content.strip():
+        if not content.strip() and not attachments:
             raise invalid("content", "must not be blank")
         return InboundMessage(
             channel=channel,
@@ -54,6 +60,7 @@ class Messages:
             content=content,
             sender_id=reading.identifier(values, "sender_id"),
             external_id=reading.identifier(values, "external_id"),
+            attachments=attachments,
         )
 
     async def replies(self, request: Request) -> Response:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from teaagentd.errors import (
     BusFull,
     ExternalIdConflict,
+    FileRefused,
     InvalidMessage,
     SenderRefused,
     StoreDamaged,
@@ -88,6 +89,11 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     return _response(invalid(error.field, error.problem))
 
 
+async def _answer_file(request: Request, error: Exception) -> Response:
+    title = "The file cannot be used"
+    return _response(Problem(422, str(error), kind="file-refused", title=title))
+
+
 async def _answer_conflict(request: Request, error: Exception) -> Response:
     title, kind = "The id is taken", "external-id-conflict"
     return _response(Problem(409, str(error), kind=kind, title=title, field="external_id"))
@@ -122,6 +128,7 @@ async def _answer_broken(request: Request, error: Exception) -> Response:
 HANDLERS = {
     HTTPException: _answer_http,
     InvalidMessage: _answer_invalid,
+    FileRefused: _answer_file,
     ExternalIdConflict: _answer_conflict,
     SenderRefused: _answer_sender,
     BusFull: _answer_full,

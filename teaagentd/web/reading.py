@@ -26,11 +26,11 @@ _MAX_PAGE = 1000
 Values = Mapping[str, object]
 
 
-async def read_body(request: Request) -> bytes:
-    """The body; 413 if it has more than `MAX_BODY_BYTES`, of which no more is kept than that."""
+async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
+    """The body; 413 if it has more than `most` bytes, of which no more is kept than that."""
     declared = _declared_length(request)
-    if declared > MAX_BODY_BYTES:
-        await _refuse_large(request, declared)
+    if declared > most:
+        await _refuse_large(request, declared, most)
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -40,8 +40,8 @@ async def read_body(request: Request) -> bytes:
         chunk: bytes = message.get("body", b"")
         size += len(chunk)
         more = message.get("more_body", False)
-        if size > MAX_BODY_BYTES:
-            await _refuse_large(request, size, ended=not more)
+        if size > most:
+            await _refuse_large(request, size, most, ended=not more)
         if not more and not chunks:
             return chunk
         chunks.append(chunk)
@@ -57,14 +57,14 @@ def _declared_length(request: Request) -> int:
     return 0
 
 
-async def _refuse_large(request: Request, size: int, *, ended: bool = False) -> NoReturn:
+async def _refuse_large(request: Request, size: int, most: int, *, ended: bool = False) -> NoReturn:
     """Raises the 413. Many clients read nothing before they have sent all, so one that is not
     far from its end, and does not wait to be told to go on, is heard out; any other is cut off."""
     if not ended and "expect" not in request.headers and size <= _HEARD_OUT_BYTES:
         ended = await _hear_out(request)
     raise Problem(
         413,
-        f"the body has more than {MAX_BODY_BYTES} bytes; nothing was kept",
+        f"the body has more than {most} bytes; nothing was kept",
         kind="too-large",
         title="The request is too large",
         headers=None if ended else {"connection": "close"},

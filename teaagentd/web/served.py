@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from teaagentd.abc import Clock
+from teaagentd.agent.budget import Spending
 from teaagentd.core.activity import ActivityFeed
 from teaagentd.core.bus import MessageBus
 from teaagentd.core.dispatcher import Dispatcher
@@ -12,6 +13,8 @@ from teaagentd.core.gate import Gate
 from teaagentd.core.loop import Loop
 from teaagentd.providers.chain import Chain
 from teaagentd.services.alerts import Alerts
+from teaagentd.services.intake import Intake
+from teaagentd.services.models import Models
 from teaagentd.store import Store
 
 
@@ -20,6 +23,8 @@ class Served(Protocol):
 
     @property
     def bus(self) -> MessageBus: ...
+    @property
+    def intake(self) -> Intake: ...
     @property
     def loop(self) -> Loop: ...
     @property
@@ -32,6 +37,10 @@ class Served(Protocol):
     def dispatcher(self) -> Dispatcher: ...
     @property
     def chain(self) -> Chain: ...
+    @property
+    def spending(self) -> Spending: ...
+    @property
+    def models(self) -> Models: ...
     @property
     def alerts(self) -> Alerts: ...
     @property

@@ -22,6 +22,7 @@ from teaagentd.types import Alert
 from teaagentd.web import reading
 from teaagentd.web.problems import Problem, invalid
 from teaagentd.web.served import Served
+from teaagentd.web.usage import cap
 from teaagentd.web.views import JSONAnswer, View, maybe_moment, moment
 
 _HEALTH_S = 5.0
@@ -53,7 +54,8 @@ class Status:
                     "problem": daemon.configuration_problem,
                 },
                 "alerts": [_alert(one) for one in daemon.alerts.open()],
-                "provider": _provider(daemon.chain.first),
+                "provider": _provider(daemon.chain.first()),
+                "spending": [cap(one) for one in await daemon.spending.levels()],
                 "providers": [_link(one) for one in daemon.chain.status()],
                 "turns": [self._turn(turn, now) for turn in daemon.loop.live()],
                 "resuming": [
@@ -136,6 +138,7 @@ def _provider(link: Link) -> View:
 def _link(status: LinkStatus) -> View:
     return {
         "name": status.label,
+        "on_request": status.on_request,
         "model": status.model,
         "rests_s": None if status.rests_s is None else round(status.rests_s, 1),
         "reason": None if status.reason is None else clean_text(status.reason),

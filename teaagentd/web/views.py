@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import orjson
 from starlette.responses import Response
 
+from teaagentd.providers.prices import CENT
 from teaagentd.store.values import (
     DeadRow,
     Found,
@@ -72,7 +73,7 @@ def message(one: LLMMessage) -> View:
     if one.tool_calls:
         view["tool_calls"] = [_call(call) for call in one.tool_calls]
     if one.attachments:
-        view["attachments"] = [_attachment(item) for item in one.attachments]
+        view["attachments"] = [attachment(item) for item in one.attachments]
     optional = {
         "tool_call_id": one.tool_call_id,
         "name": one.name,
@@ -88,8 +89,9 @@ def _call(call: ToolCall) -> View:
     return view if call.problem is None else {**view, "problem": call.problem}
 
 
-def _attachment(item: Attachment) -> View:
-    return {"name": item.name, "media_type": item.media_type, "size": item.size}
+def attachment(item: Attachment) -> View:
+    """A file by the id under which it can be fetched."""
+    return {"id": item.path, "name": item.name, "media_type": item.media_type, "size": item.size}
 
 
 def turn(record: TurnRecord) -> View:
@@ -105,7 +107,14 @@ def turn(record: TurnRecord) -> View:
         "ended_at": maybe_moment(record.ended_at),
         "requests": record.requests,
         "usage": record.usage,
+        "cost_cents": cents(record.cost),
+        "estimated": record.estimated,
     }
+
+
+def cents(cost: int | None) -> float | None:
+    """A cost in US cents; None is unknown."""
+    return None if cost is None else round(cost / CENT, 4)
 
 
 def dead_row(row: DeadRow) -> View:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from teaagentd.agent.accounts import Account
 from teaagentd.agent.compaction import PURPOSE, Summariser, clipped, find_cut
 from teaagentd.agent.engine import ModelDecisionEngine, RetryPolicy
 from teaagentd.agent.toolbox import ToolRegistry
@@ -13,7 +14,7 @@ from teaagentd.errors import CompactionFailed, ContextOverflow
 from teaagentd.providers.options import ModelOptions
 from teaagentd.testing import Scripted, ScriptedModel
 from teaagentd.transcript import estimate_message_tokens, estimate_request_tokens
-from teaagentd.types import Attempt, LLMMessage, LLMRequest, ToolCall
+from teaagentd.types import LLMMessage, LLMRequest, ToolCall
 
 pytestmark = pytest.mark.anyio
 
@@ -107,11 +108,11 @@ async def test_a_history_longer_than_the_window_is_summarised_in_parts(letter: s
     model = limited(8000)
     model.context_window = 8000
     history = [user(f"{number} " + letter * 3000) for number in range(40)]
-    attempts: list[Attempt] = []
-    summary = await summariser(model).summarise(history, attempts)
+    account = Account()
+    summary = await summariser(model).summarise(history, account)
     assert summary == f"summary {len(model.requests)}"
     assert len(model.requests) >= 4
-    assert len(attempts) == len(model.requests)
+    assert len(account.attempts) == len(model.requests)
     assert all(request.purpose == PURPOSE and not request.tools for request in model.requests)
     assert "summary 1" in model.requests[1].messages[-1].content
     assert "39 " in model.requests[-1].messages[-1].content
@@ -121,17 +122,17 @@ async def test_parts_get_smaller_where_the_window_is_smaller_than_it_was_said_to
     model = limited(2000)
     model.context_window = 8000
     history = [user(f"{number} " + "w" * 1500) for number in range(12)]
-    assert (await summariser(model).summarise(history, [])).startswith("summary")
+    assert (await summariser(model).summarise(history, Account())).startswith("summary")
 
 
 async def test_a_window_that_takes_nothing_is_a_failure_and_no_endless_try() -> None:
     model = limited(10)
     model.context_window = 8000
     with pytest.raises(CompactionFailed):
-        await summariser(model).summarise([user("w" * 1500)] * 12, [])
+        await summariser(model).summarise([user("w" * 1500)] * 12, Account())
     assert len(model.requests) < 10
 
 
 async def test_thoughts_are_no_part_of_a_summary() -> None:
     model = ScriptedModel(["<think>what was it</think>\n\nTea was made."])
-    assert await summariser(model).summarise([user("w" * 500)], []) == "Tea was made."
+    assert await summariser(model).summarise([user("w" * 500)], Account()) == "Tea was made."

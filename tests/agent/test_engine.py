@@ -225,7 +225,8 @@ async def test_announced_calls_that_are_missing_are_an_error_not_a_round() -> No
     model = ScriptedModel([empty, call("find", "c9")])
     decided = await engine(model).decide(system="", history=[user("q")])
     assert isinstance(decided.decision, ToolCalls)
-    assert decided.attempts[0].usage == Usage(input_tokens=5)
+    assert decided.attempts[0].usage == Usage(input_tokens=5, output_tokens=1)
+    assert decided.attempts[0].estimated
     assert len(decided.attempts) == 2
     model = ScriptedModel([empty, empty, empty])
     with pytest.raises(ProviderUnavailable) as raised:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
+from teaagentd.agent.accounts import Account
 from teaagentd.agent.decisions import FinalAnswer
 from teaagentd.agent.engine import Decided, ModelDecisionEngine, RetryPolicy
 from teaagentd.agent.toolbox import ToolRegistry
@@ -176,14 +177,14 @@ async def test_the_wait_that_is_asked_for_is_waited() -> None:
 async def test_a_stop_ends_the_wait() -> None:
     first = model("first", told_to_wait(RateLimited("busy"), 59))
     engine = chained(first)
-    books: list[Attempt] = []
+    account = Account()
     stops: list[anyio.CancelScope] = []
     ended: list[bool] = []
 
     async def ask() -> None:
         with anyio.CancelScope() as scope:
             stops.append(scope)
-            await engine.decide(system="", history=[user("hello")], attempts=books)
+            await engine.decide(system="", history=[user("hello")], account=account)
         ended.append(scope.cancelled_caught)
 
     async with anyio.create_task_group() as group:
@@ -192,7 +193,7 @@ async def test_a_stop_ends_the_wait() -> None:
         await anyio.sleep(0.05)
         stops[0].cancel()
     assert ended == [True]
-    assert [attempt.error for attempt in books] == ["RateLimited"]
+    assert [attempt.error for attempt in account.attempts] == ["RateLimited"]
     assert len(first.requests) == 1
 
 

@@ -126,7 +126,7 @@ async def running(
                     window=window,
                 )
 
-            def window() -> int | None:
+            def window(choice: str | None = None) -> int | None:
                 return model.context_window
 
             words = ModelDecisionEngine(

@@ -31,6 +31,7 @@ from teaagentd.store import Store
 from teaagentd.store.values import Closed, Letter, NewTurn
 from teaagentd.testing import FakeClock, MemoryChannel
 from teaagentd.types import (
+    Attachment,
     InboundMessage,
     LLMMessage,
     OutboundMessage,
@@ -61,6 +62,11 @@ class StoreInbox:
 
     async def publish(self, message: InboundMessage) -> object:
         return await self._store.accept(message)
+
+    async def keep(
+        self, data: bytes, *, name: str = "", media_type: str | None = None
+    ) -> Attachment:
+        raise AssertionError("no file comes with a message here")
 
 
 @dataclass(kw_only=True)

@@ -22,6 +22,7 @@ def check(world: World, context: str = "") -> None:
         *requests_were_legal(world),
         *prefixes_were_kept(world),
         *no_call_ran_twice(world),
+        *requests_are_booked(world),
         *parts_arrived(world),
         *file_is_sound(world),
     ]
@@ -53,6 +54,25 @@ def answered_once(world: World) -> list[str]:
         unknown = set(answers) - {sent.id for sent in messages} - again
         if unknown:
             faults.append(f"{key}: texts answer messages that nobody sent: {unknown}")
+    return faults
+
+
+def requests_are_booked(world: World) -> list[str]:
+    """Each request that the server saw is in the books, and none of them twice; one that was cut
+    off by a kill as an estimate."""
+    seen = len(world.requests())
+    [(booked, told, left)] = world.daemon.query(
+        "SELECT (SELECT count(*) FROM usage), "
+        "(SELECT count(*) FROM usage WHERE error IS NULL AND NOT estimated), "
+        "(SELECT count(*) FROM reservations)"
+    )
+    faults = []
+    if booked < seen:
+        faults.append(f"the server saw {seen} requests, and {booked} are booked")
+    if told > seen:
+        faults.append(f"the server saw {seen} requests, and {told} answers are booked")
+    if left:
+        faults.append(f"{left} requests are neither booked nor under way")
     return faults
 
 

@@ -132,6 +132,14 @@ def provider_refuses(world: World) -> None:
     world.settle()
 
 
+def provider_comes_back(world: World) -> None:
+    """A request that failed in passing is made again; each is booked once."""
+    world.send("anna", "#anna/0# [[status:503]]")
+    world.settle()
+    world.send("anna", "#anna/1# go on")
+    world.settle()
+
+
 def push_in_parts(world: World) -> None:
     """A long answer goes out over a channel that cannot deduplicate, in parts."""
     world.send("bob", f"#bob/0# [[say:{LONG}]]", channel="filebox")
@@ -220,6 +228,16 @@ def swept(world: World) -> None:
     world.settle()
 
 
+def model_chosen(world: World) -> None:
+    """Another model is to be asked first; it is the one that answers either way."""
+    world.send("anna", "#anna/0# hello")
+    world.settle()
+    world.operate("POST", "/v1/models/choice", {"name": "openai", "session_key": "api:anna"})
+    world.settle()
+    world.send("anna", "#anna/1# go on")
+    world.settle()
+
+
 def session_deleted(world: World) -> None:
     """A conversation is deleted; another one, and a new one of the same name, go on."""
     _deleted(world, "DELETE", "/v1/sessions/api%3Aanna")
@@ -260,6 +278,16 @@ SCENARIOS = (
     Scenario(name="sender revoked", play=sender_revoked, commits=("T7.revoke",)),
     Scenario(name="compacted", play=compacted, commits=("T8.compact",)),
     Scenario(name="refusal", play=provider_refuses, commits=("T5.close",)),
+    Scenario(name="plain", play=plain, commits=("B1.reserve",), nth=(1, 2)),
+    Scenario(name="tool round", play=tool_round, commits=("B1.reserve",), nth=(2, 3)),
+    Scenario(name="compacted", play=compacted, commits=("B1.reserve",), nth=(3,)),
+    Scenario(name="passing failure", play=provider_comes_back, commits=("B2.settle",)),
+    Scenario(
+        name="killed in a request",
+        play=plain,
+        commits=("B3.resolve",),
+        first=("B1.reserve:after:2",),
+    ),
     Scenario(name="push", play=push_in_parts, commits=("T6.freeze",)),
     Scenario(name="push", play=push_in_parts, commits=("T6.start", "T6.finish"), nth=(1, 2, 3)),
     Scenario(name="push refused", play=push_refused, commits=("T6.refuse",)),
@@ -281,6 +309,7 @@ SCENARIOS = (
         commits=("A6.raise_alert", "A7.clear_alert"),
     ),
     Scenario(name="swept", play=swept, commits=("A8.sweep",)),
+    Scenario(name="model chosen", play=model_chosen, commits=("A9.choose",)),
     Scenario(name="session deleted", play=session_deleted, commits=("A4.delete_session",)),
     Scenario(name="chat erased", play=chat_erased, commits=("A5.erase",)),
     Scenario(

@@ -18,7 +18,7 @@ for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: file modes b
 """
 FULL_DISK = """
 import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (160_000, 160_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 """
 """No file may grow beyond that: to SQLite a disk without room."""
 

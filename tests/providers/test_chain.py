@@ -71,13 +71,13 @@ class TestOrder:
         given_up = chain.failed(chain.links[0], told_to_wait(RateLimited("busy"), 30))
         assert given_up == {chain.links[0]}
         assert asked(chain) == ["a2", "b"]
-        assert chain.first.label == "a2"
+        assert chain.first().label == "a2"
 
     def test_a_server_that_is_away_is_away_for_every_key(self, chain: Chain) -> None:
         given_up = chain.failed(chain.links[0], ProviderUnavailable("away", status=503))
         assert given_up == set(chain.links[:2])
         assert chain.next(given_up) is chain.links[2]
-        assert chain.first.label == "b"
+        assert chain.first().label == "b"
 
     def test_who_failed_in_passing_is_asked_last(self, chain: Chain) -> None:
         chain.failed(chain.links[0], ProviderUnavailable("away"))

@@ -105,7 +105,7 @@ async def test_the_other_one_answers(pair: Pair, failure: str) -> None:
     assert decided.decision == FinalAnswer(content="Fine.")
     assert notes.screen == "Fine."
     assert [attempt.provider for attempt in decided.attempts] == ["one", "two"]
-    assert [attempt.usage is None for attempt in decided.attempts] == [True, False]
+    assert [attempt.error is None for attempt in decided.attempts] == [False, True]
     assert [len(server.requests) for server in (pair.first, pair.second)] == [1, 1]
 
 

@@ -4,17 +4,19 @@ not find them proves nothing."""
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from teaagentd.agent.budget import Caps
 from teaagentd.core.bus import MessageBus
 from teaagentd.core.gate import Gate, Slot
 from teaagentd.core.loop import Loop
 from teaagentd.core.turn import Turn
 from teaagentd.errors import StoreUnavailable
-from teaagentd.store import Store, erasure, inbox, outbox, removal, retention
+from teaagentd.store import Store, erasure, inbox, ledger, outbox, removal, retention
 from teaagentd.store.values import Accepted
 from teaagentd.types import InboundMessage, LLMMessage, Part
 
@@ -138,6 +140,17 @@ def hides_a_fold_from_the_model() -> None:
     Turn._take_in = take_in  # type: ignore[method-assign]
 
 
+def spends_without_a_cap() -> None:
+    Caps.limits = lambda self, now_ms: ()  # type: ignore[method-assign]
+
+
+def forgets_what_was_set_aside() -> None:
+    def resolve(connection: sqlite3.Connection) -> int:
+        return connection.execute("DELETE FROM reservations").rowcount
+
+    ledger.resolve = resolve
+
+
 BREAKS: Mapping[str, Callable[[], None]] = {
     one.__name__: one
     for one in (
@@ -154,5 +167,7 @@ BREAKS: Mapping[str, Callable[[], None]] = {
         tells_a_message_twice,
         answers_only_one,
         hides_a_fold_from_the_model,
+        spends_without_a_cap,
+        forgets_what_was_set_aside,
     )
 }

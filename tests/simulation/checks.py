@@ -18,6 +18,13 @@ _ANSWERS = "SELECT outbox.id, value FROM outbox, json_each(message_ids)"
 _RUNNING = """
     SELECT session, count(*) FROM turns WHERE state = 'running' GROUP BY session HAVING count(*) > 1
 """
+_SPENT = """
+    SELECT started_at / 86400000, sum(cost) / 10000000 FROM usage WHERE error IS NULL GROUP BY 1
+"""
+_BOOKED = """
+    SELECT (SELECT count(*) FROM usage), (SELECT count(*) FROM reservations),
+        (SELECT count(*) FROM usage WHERE error IS NULL)
+"""
 _WORDS = """
     SELECT 'inbox', content FROM inbox UNION ALL SELECT 'messages', content FROM messages
     UNION ALL SELECT 'outbox', content FROM outbox UNION ALL SELECT 'parts', content FROM parts
@@ -45,6 +52,8 @@ class Books:
         self.answers: dict[int, set[int]] = defaultdict(set)
         self._removals: list[tuple[int, int, Gone]] = []
         self.newest_at_sweeps: set[int] = set()
+        self.cap_cents: int | None = None
+        """What the requests of a day may cost."""
         self._before = self._newest = 0
         """The highest row before the last commit, and after it."""
 
@@ -71,6 +80,12 @@ class Books:
         self._newest = max(newest, self._newest)
         for session, count in connection.execute(_RUNNING).fetchall():
             yield f"one-live-turn: session {session} has {count}"
+
+        if self.cap_cents is not None:
+            for day, cents in connection.execute(_SPENT).fetchall():
+                # One request may pass it, and one that was let through before midnight.
+                if cents > self.cap_cents + 2:
+                    yield f"gate: {cents} cents were spent on day {day}"
 
     def swept(self, connection: sqlite3.Connection) -> None:
         """What was older than it need be kept is gone."""
@@ -116,6 +131,7 @@ class Watch:
 async def restless(daemon: Daemon) -> list[str]:
     """What is still to be done, in words; nothing when all is quiet."""
     depths = await daemon.store.depths()
+    await daemon.spending.settle()  # as the monitor does
     found = {
         "turns": len(daemon.loop.live()),
         "to be resumed": len(daemon.loop.line()),
@@ -133,6 +149,17 @@ async def restless(daemon: Daemon) -> list[str]:
     return [f"{count} {name}" for name, count in found.items() if count]
 
 
+def _booked(file: sqlite3.Connection, record: Record) -> Iterator[str]:
+    """booked: each request once, those that a kill cut off as an estimate."""
+    [(booked, open_, answered)] = file.execute(_BOOKED).fetchall()
+    asked = len(record.requests)
+    if booked < asked or answered > asked or open_:
+        yield (
+            f"booked: of {asked} requests {booked} are booked, {answered} of them as answered, "
+            f"{open_} open"
+        )
+
+
 def at_the_end(path: Path, record: Record, books: Books) -> Iterator[str]:
     """What must hold of a life that is over."""
     with closing(sqlite3.connect(path)) as file:
@@ -142,6 +169,7 @@ def at_the_end(path: Path, record: Record, books: Books) -> Iterator[str]:
         yield from _forgotten(file, record, books)
         yield from _sound(file)
         yield from _delivered(file, record)
+        yield from _booked(file, record)
     yield from _sent(record)
     yield from _prefixes(record)
 

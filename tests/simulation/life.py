@@ -21,17 +21,18 @@ from anyio.abc import TaskGroup
 import teaagentd.daemon as daemon_module
 from teaagentd import generation
 from teaagentd.abc import Channel, Clock, Tool
+from teaagentd.attachments import Attachments
 from teaagentd.config import Settings
 from teaagentd.daemon import Daemon
 from teaagentd.errors import BusFull, SenderRefused, StoreError, TeaAgentError
-from teaagentd.providers.chain import Chain
+from teaagentd.providers.chain import Chain, Link
 from teaagentd.store import Store
 from teaagentd.store.erasure import Target
 from teaagentd.store.store import PULL_CHANNELS
 from teaagentd.types import Activity, Address, InboundMessage, Phase, SessionKey
 from teaagentd.web.desk import Desk
 from tests.simulation import checks, schedule
-from tests.simulation.parts import Model, Record, SimChannel, SimTool
+from tests.simulation.parts import A_CENT_AN_ANSWER, Model, Record, SimChannel, SimTool
 from tests.simulation.schedule import Action, commit_to_die_at
 from tests.simulation.virtual import InlineDatabase, Stuck, VirtualLoop
 
@@ -90,6 +91,11 @@ class Life:
         dice = random.Random(f"{seed}/life")
         self._window = dice.choice((None, None, 600, 3000))
         self._max_pending = dice.choice((1000, 1000, 4))
+        # What an answer costs is a cent: so many of them in a conversation, or in a day.
+        self._budget: dict[str, int] = dice.choice(
+            ({}, {}, {"day_cents": 20}, {"session_cents": 5, "day_cents": 60}, {"turn_cents": 2})
+        )
+        self.books.cap_cents = self._budget.get("day_cents")
         self._settings = self._configured(dice, 0)
 
     def now(self) -> float:
@@ -185,15 +191,22 @@ class Life:
             pull_channels=PULL_CHANNELS,
         )
         async with anyio.create_task_group() as strays:
+            files = Attachments(self._path.with_name("files"))
             made, _ = generation.make(
-                self._settings, None, clock=SimClock(self), strays=strays, on_progress=len
+                self._settings,
+                None,
+                clock=SimClock(self),
+                strays=strays,
+                files=files,
+                on_progress=len,
             )
-            daemon = Daemon(made, store=store, strays=strays)
+            daemon = Daemon(made, store=store, strays=strays, files=files)
             self._watch = checks.Watch(daemon)
             async with anyio.create_task_group() as tasks:
                 daemon._tasks = tasks
                 daemon.loop.on_activity(self._activity)
                 over = anyio.Event()
+                await store.books.resolve()
                 await daemon._revoke()
                 tasks.start_soon(daemon.loop.run)
                 tasks.start_soon(daemon.dispatcher.run)
@@ -458,6 +471,7 @@ class Life:
                     "tool_timeout_s": 20,
                     "turn_timeout_s": dice.choice((60, 1800)),
                 },
+                "budget": self._budget,
                 "provider": {"type": "local", "model": f"m{dice.randint(0, 1)}"},
                 "bus": {"max_pending": self._max_pending},
                 "channels": {
@@ -475,7 +489,9 @@ class Life:
     # -- what the daemon is made of here ------------------------------------------------
 
     def make_chain(self, settings: object, *, clock: Clock, on_progress: object) -> Chain:
-        return Chain.of(Model(self.record, self.now, self._window), clock=clock)
+        model = Model(self.record, self.now, self._window, clock)
+        link = Link(adapter=model, provider="sim", label="sim", prices=A_CENT_AN_ANSWER)
+        return Chain([link], clock=clock)
 
     def make_channels(
         self, sections: dict[str, Any], known: dict[str, Channel] | None = None

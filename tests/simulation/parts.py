@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from teaagentd.abc import Inbox, OnChunk, ToolContext
+from teaagentd.abc import Clock, Inbox, OnChunk, ToolContext
 from teaagentd.errors import (
     ContextOverflow,
     DeliveryDelayed,
@@ -20,8 +20,8 @@ from teaagentd.errors import (
     TeaAgentError,
     ToolError,
 )
+from teaagentd.providers.prices import Stated
 from teaagentd.testing import illegal
-from teaagentd.transcript import estimate_request_tokens
 from teaagentd.types import (
     Attempt,
     Effect,
@@ -73,10 +73,14 @@ class Model:
     name = "simulated"
     model = "dice"
     native_tools = True
+    vision = False
     small = False
 
-    def __init__(self, record: Record, now: Callable[[], float], window: int | None) -> None:
+    def __init__(
+        self, record: Record, now: Callable[[], float], window: int | None, clock: Clock
+    ) -> None:
         self.context_window = window
+        self._clock = clock
         self._record = record
         self._now = now
         self._tries: dict[str, int] = {}
@@ -152,14 +156,16 @@ class Model:
             provider=self.name,
             model=self.model,
             purpose=request.purpose,
-            usage=Usage(input_tokens=estimate_request_tokens(request.messages)),
-            error=None if kind in ("answer", "calls", "blank") else kind,
-            started_at=int(self._now() * 1000),
+            usage=_USAGE if kind in _REPLIES else None,
+            error=None if kind in _REPLIES else kind,
+            started_at=self._clock.now_ms(),
             duration_ms=1,
         )
 
 
 _USAGE = Usage(input_tokens=10, cached_tokens=0, output_tokens=5)
+_REPLIES = ("answer", "calls", "blank")
+A_CENT_AN_ANSWER = Stated(input=0, output=2000)
 
 
 class SimTool:

@@ -32,7 +32,7 @@ async def store(path: Path, clock: ManualClock) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of 1 MB, or on the one we have where we may not mount."""
+    """A folder on a disk of 2 MB, or on the one we have where we may not mount."""
     folder = tmp_path / "small"
     small = mounted(folder)
     yield folder

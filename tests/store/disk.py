@@ -66,7 +66,7 @@ def mounted(folder: Path) -> bool:
     """Mount a small file system of its own at `folder`; False where we may not."""
     folder.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)],
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)],
         check=False,
         capture_output=True,
     )

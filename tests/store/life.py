@@ -9,11 +9,12 @@ import asyncio
 import multiprocessing
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from teaagentd.store import Store, failpoints
 from teaagentd.store.erasure import Target
-from teaagentd.store.values import Compaction
+from teaagentd.store.values import Compaction, Payer
 from teaagentd.store.writer import OnCommit
 from teaagentd.types import Alert, Receipt, SessionKey
 from tests.store.steps import (
@@ -26,6 +27,7 @@ from tests.store.steps import (
     decide,
     new_turn,
     no_note,
+    planned,
     result,
     said,
 )
@@ -40,6 +42,7 @@ TABLES = (
     "messages",
     "calls",
     "usage",
+    "reservations",
     "forgotten",
 )
 
@@ -50,6 +53,10 @@ async def live(store: Store) -> None:
     turn = await begin(store, new_turn(CHAT, turn_id="first"))
     await store.park(turn.turn_id)
     await store.resume(turn.turn_id, notice="again", failed="f")
+    payer = Payer(turn_id=turn.turn_id, key=CHAT)
+    reserved = await store.books.reserve(planned(), (), payer, ())
+    await store.books.settle((replace(attempt(), reservation=reserved.id),))
+    await store.books.reserve(planned(), (), payer, ())
     await decide(store, turn.turn_id, "a", "b", notice="I look.")
     await store.start_call(turn.turn_id, "a")
     await store.finish_call(turn.turn_id, result("a"))
@@ -91,6 +98,7 @@ async def live(store: Store) -> None:
     await store.close(again.turn_id, text="no", outcome="limit", attempts=())
     await store.accept(said("a stranger's", chat_id="8", channel="telegram", sender_id="eve"))
     await store.revoke({"telegram": frozenset({"anna"})}, closing="no more")
+    await store.books.resolve()
     await upkeep(store)
     await store.accept(said("unfinished"))
     await begin(store, new_turn(turn_id="unfinished"))
@@ -116,6 +124,7 @@ async def upkeep(store: Store) -> None:
     await store.admin.raise_alert(alert, {"telegram"})
     await store.admin.clear_alert("disk", "/")
     await store.admin.note_sweep()
+    await store.admin.choose(own, "spare")
 
 
 async def live_in(path: Path, on_commit: OnCommit | None) -> None:

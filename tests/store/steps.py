@@ -17,6 +17,7 @@ from teaagentd.types import (
     InboxRow,
     LLMMessage,
     OutboundMessage,
+    Planned,
     SessionKey,
     ToolCall,
     ToolResult,
@@ -130,6 +131,19 @@ async def command(
         lambda outcome: f"{effect} done, {outcome.still_pending} wait",
         "Stopped.",
         no_note,
+    )
+
+
+def planned(cost: int | None = 1000) -> Planned:
+    return Planned(
+        provider="scripted",
+        model="m",
+        purpose="turn",
+        input_tokens=20,
+        output_tokens=30,
+        cost=cost,
+        input_cost=None if cost is None else cost // 5,
+        started_at=1,
     )
 
 

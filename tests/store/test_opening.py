@@ -74,7 +74,7 @@ async def test_the_file_is_what_the_design_says(path: Path) -> None:
             "SELECT name, strict FROM pragma_table_list WHERE schema = 'main' "
             "AND name NOT LIKE 'sqlite_%'"
         ).fetchall()
-        assert len(tables) == 11
+        assert len(tables) == 12
         assert all(strict for _, strict in tables)
         assert other.execute("PRAGMA user_version").fetchone() == (MIGRATIONS[-1][0],)
         assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)

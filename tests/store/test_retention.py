@@ -125,7 +125,15 @@ class Swept:
     def __init__(self, store: Store, clock: FakeClock, logs: Path) -> None:
         self.clock = clock
         keep = Keep(transcripts=30, outbox=30, logs=30)
-        self.retention = Retention(store=store, clock=clock, keep=lambda: keep, logs=logs)
+        self.files = 0
+        """How often files were swept."""
+
+        async def sweep_files() -> None:
+            self.files += 1
+
+        self.retention = Retention(
+            store=store, clock=clock, keep=lambda: keep, logs=logs, sweep_files=sweep_files
+        )
 
 
 async def test_a_clock_that_jumps_empties_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import httpx2
 
 from teaagentd.abc import Channel, LLMAdapter, SystemClock
 from teaagentd.agent.toolbox import ToolRegistry
+from teaagentd.attachments import Attachments
 from teaagentd.config import Settings
 from teaagentd.core.context import ContextBuilder
 from teaagentd.daemon import Daemon
@@ -115,6 +116,7 @@ async def serving(
     try:
         async with anyio.create_task_group() as tasks, anyio.create_task_group() as strays:
             clock = SystemClock()
+            files = Attachments(home / "files")
             generation = Generation(
                 made,
                 chain=Chain.of(model or ScriptedModel(default="an answer")),
@@ -122,10 +124,11 @@ async def serving(
                 channels={channel.name: channel for channel in channels},
                 context=ContextBuilder(workspace=home / "workspace", clock=clock),
                 senders={},
+                files=files,
                 clock=clock,
                 strays=strays,
             )
-            daemon = Daemon(generation, store=store, strays=strays)
+            daemon = Daemon(generation, store=store, files=files, strays=strays)
             daemon.feed.newest_reply = await store.newest_reply()
             async with connect(path) as client:
                 web = anyio.CancelScope()

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.anyio
         ("GET", "/v1/sessions?after=-1", None, 422, "after"),
         ("GET", "/v1/inbox?limit=1001", None, 422, "limit"),
         ("GET", "/v1/search?q=%20", None, 422, "must not be blank"),
+        ("GET", "/v1/usage?by=week", None, 422, "must be one of day, session, model, purpose"),
+        ("GET", "/v1/usage?days=0", None, 422, "must be from 1 to"),
         ("POST", "/v1/inbox/99/drop", {}, 404, "there is no message 99"),
         ("POST", "/v1/outbox/99/retry", {}, 404, "there is no text 99"),
         ("POST", "/v1/erase", {}, 422, "name a sender"),
